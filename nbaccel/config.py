@@ -1,0 +1,76 @@
+"""What to run on: one frozen, typed :class:`LaunchSpec` that every door fills and every worker reads.
+
+A door (launcher, magic, form, command line) resolves the spec before anything starts. In a worker
+:func:`active_spec` returns the spec of the launch, so that nothing has to travel through
+environment variables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PRECISIONS: tuple[str, ...] = ("no", "fp16", "bf16", "fp8")
+"""Choices of ``mixed_precision``."""
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """How a launch was asked for. Field order and defaults are the contract of all doors."""
+
+    num_processes: int = 1
+    """Worker processes on this node."""
+
+    mixed_precision: str = "no"
+    """One of :data:`PRECISIONS`."""
+
+    cpu: bool = False
+    """Run on the CPU even where there is an accelerator."""
+
+    device_type: str = "cpu"
+    """``cpu``, ``cuda``, ``xpu``, ``mps`` or ``xla``: what the workers compute on."""
+
+    devices: tuple[int, ...] = ()
+    """Ids of the accelerators in use on this node, one a worker; empty on the CPU."""
+
+    num_nodes: int = 1
+    """Machines that take part."""
+
+    node_rank: int = 0
+    """Index of this machine, ``0 <= node_rank < num_nodes``."""
+
+    @property
+    def world_size(self) -> int:
+        """Processes on all nodes together."""
+        return self.num_processes * self.num_nodes
+
+
+def check_mixed_precision(value: object) -> str:
+    """Return ``value`` as one of :data:`PRECISIONS`, any case accepted.
+
+    ``None``, ``False`` and ``"off"`` mean ``"no"`` (YAML reads a bare ``no`` as False).
+
+    Raises:
+        ValueError: ``value`` isn't one of the choices.
+    """
+    if value is None or value is False:
+        return "no"
+    text = str(value).lower()
+    if text == "off":
+        return "no"
+    if text not in PRECISIONS:
+        raise ValueError(f"mixed_precision={value!r} is not known; choose one of {', '.join(PRECISIONS)}")
+    return text
+
+
+_active: LaunchSpec | None = None
+
+
+def active_spec() -> LaunchSpec | None:
+    """The spec this worker was launched with; None outside a worker."""
+    return _active
+
+
+def set_active_spec(spec: LaunchSpec | None) -> None:
+    """Called once by the worker, before user code runs."""
+    global _active
+    _active = spec

@@ -1,0 +1,182 @@
+"""A worker's exception on its way to the notebook.
+
+In the worker :func:`pack` turns it into a message and, where it can be pickled, a payload with the
+exception and the frames of its traceback. In the kernel :func:`revive` makes it an exception again
+whose traceback shows the frames of the worker, and :func:`root_cause` picks the one to raise.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tblib import Traceback
+
+from nbaccel.errors import WorkerError
+from nbaccel.launch import messages, payload
+
+_MAX_CHAIN = 8
+
+_CONSEQUENCES = (
+    # gloo, when a peer's process or its process group has gone
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Connection refused",
+    # torch's store and NCCL's watchdog, for the same reason
+    "recvValue failed",
+    "sendBytes failed",
+    "Failed to recv, got 0 bytes",
+    "remote process exited or there was a network error",
+    "NCCL communicator was aborted",
+)
+"""What collectives say when a peer has gone: these tell of an end, not of its cause."""
+
+
+@dataclass(frozen=True)
+class PackedException:
+    """An exception with what pickle would drop."""
+
+    exception: BaseException
+    frames: dict[str, Any] | None
+    """The traceback as tblib's plain data."""
+    cause: PackedException | None
+    context: PackedException | None
+    suppress_context: bool
+
+
+def pack(
+    error: BaseException, *, task: int, rank: int, when: float, in_result: bool, skip_file: str
+) -> tuple[messages.Failed, payload.Payload | None]:
+    """Make ``error`` ready for the channel.
+
+    Args:
+        error: what user code raised.
+        task: number of the task that failed.
+        rank: global rank of this worker.
+        when: ``time.monotonic()`` at the failure.
+        in_result: the call went well, sending its value failed.
+        skip_file: leading frames of this file are ours, not the user's, and are left out.
+    """
+    error.__traceback__ = _without_leading(error.__traceback__, skip_file)
+    text = "".join(traceback.format_exception(error))
+    packed: payload.Payload | None = None
+    try:
+        packed = payload.dump_result(_pack_chain(error, 0))
+        packed.load()  # an exception that can't be rebuilt here can't be rebuilt there either
+    except Exception:
+        # The type name, the text and the traceback go in any case.
+        if packed is not None:
+            packed.close()
+        packed = None
+    failed = messages.Failed(
+        task=task,
+        rank=rank,
+        when=when,
+        type_name=type(error).__name__,
+        text=_text_of(error),
+        traceback=text,
+        consequence=is_consequence(error),
+        in_result=in_result,
+    )
+    return failed, packed
+
+
+def is_consequence(error: BaseException) -> bool:
+    """Whether ``error`` only tells that a peer has gone."""
+    if not isinstance(error, (RuntimeError, ConnectionError)):
+        return False
+    text = _text_of(error)
+    return any(sign in text for sign in _CONSEQUENCES)
+
+
+def revive(failed: messages.Failed, packed: payload.Payload | None) -> BaseException:
+    """The exception to raise in the kernel: the worker's own, else a :class:`WorkerError`.
+
+    It has ``.rank`` and ``.remote_traceback`` (where its class lets attributes be set).
+    """
+    error: BaseException | None = None
+    if packed is not None:
+        try:
+            error = _unpack_chain(packed.load())
+        except Exception:
+            error = None  # its class can't be rebuilt in this process; the text is told instead
+    if error is None:
+        error = WorkerError(f"{failed.type_name}: {failed.text}")
+        error.add_note(f"Traceback of rank {failed.rank}:\n{failed.traceback.rstrip()}")
+    for name, value in (("rank", failed.rank), ("remote_traceback", failed.traceback)):
+        try:
+            setattr(error, name, value)
+        except AttributeError:
+            continue  # a class with slots or a property of that name
+    return error
+
+
+def root_cause(failures: Sequence[messages.Failed]) -> messages.Failed:
+    """The first in time that isn't a mere consequence of another's end; else the first in time."""
+    return min(failures, key=lambda failed: (failed.consequence, failed.when))
+
+
+def summarise(others: Iterable[messages.Failed]) -> list[str]:
+    """A line for each different failure, with the ranks that had it."""
+    ranks: dict[tuple[str, bool], list[int]] = {}
+    for failed in others:
+        line = f"{failed.type_name}: {failed.text}".split("\n", 1)[0]
+        ranks.setdefault((line, failed.consequence), []).append(failed.rank)
+    lines = []
+    for (line, consequence), members in ranks.items():
+        who = describe_ranks(members)
+        lines.append(f"{who} {'failed in consequence' if consequence else 'also failed'}: {line}")
+    return lines
+
+
+def describe_ranks(ranks: Iterable[int]) -> str:
+    """``rank 3``, ``ranks 0-2, 5``."""
+    numbers = sorted(ranks)
+    parts: list[str] = []
+    start = previous = numbers[0]
+    for number in [*numbers[1:], None]:
+        if number is not None and number == previous + 1:
+            previous = number
+            continue
+        parts.append(str(start) if start == previous else f"{start}-{previous}")
+        if number is not None:
+            start = previous = number
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(parts)}"
+
+
+def _pack_chain(error: BaseException, depth: int) -> PackedException:
+    def linked(other: BaseException | None) -> PackedException | None:
+        return None if other is None or depth >= _MAX_CHAIN else _pack_chain(other, depth + 1)
+
+    frames = None if error.__traceback__ is None else Traceback(error.__traceback__).to_dict()
+    return PackedException(
+        error, frames, linked(error.__cause__), linked(error.__context__), error.__suppress_context__
+    )
+
+
+def _unpack_chain(packed: PackedException) -> BaseException:
+    error = packed.exception
+    if packed.frames is not None:
+        error.__traceback__ = Traceback.from_dict(packed.frames).as_traceback()
+    if packed.cause is not None:
+        error.__cause__ = _unpack_chain(packed.cause)
+    if packed.context is not None:
+        error.__context__ = _unpack_chain(packed.context)
+    error.__suppress_context__ = packed.suppress_context
+    return error
+
+
+def _without_leading(tb: Any, skip_file: str) -> Any:
+    while tb is not None and tb.tb_frame.f_code.co_filename == skip_file and tb.tb_next is not None:
+        tb = tb.tb_next
+    return tb
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:
+        return f"<str() of it raised {type(broken).__name__}>"

@@ -1,0 +1,280 @@
+"""A group of workers: brought up together, heard together, ended together.
+
+::
+
+    WorkerGroup ──▶ Member (one a rank) ──▶ process    (signals, exit status)
+                                        ──▶ channel    (orders, reports)
+                                        ──▶ out, err   (pipes, drained always)
+
+The group is the mechanism: it starts, listens, signals and ends. What to do when something happens
+is :mod:`nbaccel.launch.supervision`'s. Everything runs in the thread that calls; there are no
+threads here, so output goes to the cell that asked for the work.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from nbaccel.launch import messages
+from nbaccel.launch.channel import Channel, ChannelClosed
+from nbaccel.launch.output import Router
+from nbaccel.launch.payload import Payload
+from nbaccel.launch.spawners import Spawner, WorkerProcess
+
+_READ_SIZE = 1 << 16
+_READS_A_TURN = 16
+_KILL_WAIT = 5.0
+
+
+@dataclass(eq=False)
+class Member:
+    """One worker, as the kernel knows it."""
+
+    rank: int
+    process: WorkerProcess
+    channel: Channel
+    out_fd: int
+    err_fd: int
+    returned: bool = False
+    """The call is over and went well."""
+    value: Payload | None = None
+    """What it returned, when that was asked for."""
+    failure: messages.Failed | None = None
+    failure_payload: Payload | None = None
+    asked_exit: int | None = None
+    """Code of ``sys.exit(code)``."""
+    stacks: str | None = None
+    """Last answer to :class:`~nbaccel.launch.messages.AskStacks`."""
+    has_exited: bool = False
+    exited_at: float = 0.0
+    exitcode: int | None = None
+    open_streams: set[bool] = field(default_factory=lambda: {False, True})
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing more is to be expected of its task."""
+        return self.returned or self.failure is not None or self.asked_exit is not None or self.has_exited
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """It failed, or ended before its task was over."""
+        return self.is_settled and not self.returned
+
+    @property
+    def trouble_at(self) -> float:
+        """``time.monotonic()`` of its failure or end."""
+        return self.failure.when if self.failure is not None else self.exited_at
+
+
+class WorkerGroup:
+    """Workers of one launch on this machine. A context manager: leaving it leaves no process."""
+
+    def __init__(self, router: Router) -> None:
+        self.members: list[Member] = []
+        self._router = router
+        self._selector = selectors.DefaultSelector()
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def start(self, spawner: Spawner, setup: Callable[[int], messages.Setup], count: int) -> None:
+        """Bring up ``count`` workers; ``setup(local_rank)`` is what each takes on.
+
+        Raises:
+            LaunchError: the system refused a process; none is left.
+        """
+        for local_rank in range(count):
+            order = setup(local_rank)
+            member = self._start_one(spawner, order.place.rank)
+            self._send(member, order)
+
+    def _start_one(self, spawner: Spawner, rank: int) -> Member:
+        channel, theirs = Channel.pair()
+        fds: list[int] = []
+        try:
+            out_r, out_w = os.pipe()
+            fds += [out_r, out_w]
+            err_r, err_w = os.pipe()
+            fds += [err_r, err_w]
+            process = spawner.start(theirs.fileno(), out_w, err_w, f"nbaccel rank {rank}")
+        except BaseException:
+            channel.close()
+            for fd in fds:
+                os.close(fd)
+            raise
+        finally:
+            theirs.close()
+        os.close(out_w)
+        os.close(err_w)
+        member = Member(rank, process, channel, out_r, err_r)
+        self.members.append(member)
+        for fd, is_err in ((out_r, False), (err_r, True)):
+            os.set_blocking(fd, False)
+            self._listen(fd, lambda m=member, e=is_err: self._read_stream(m, e))  # type: ignore[misc]
+        self._listen(channel.fileno(), lambda: self._read_channel(member))
+        self._listen(process.fileno(), lambda: self._read_exit(member))
+        return member
+
+    def close(self) -> None:
+        """Kill whoever is left and free everything. Never raises for a worker's sake."""
+        try:
+            self.kill()
+        finally:
+            for member in self.members:
+                member.channel.close()
+                for is_err in tuple(member.open_streams):
+                    self._end_stream(member, is_err)
+                member.process.close()
+                for payload in (member.value, member.failure_payload):
+                    if payload is not None:
+                        payload.close()
+            self.members.clear()
+            self._selector.close()
+
+    def __enter__(self) -> WorkerGroup:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- orders -------------------------------------------------------------------------------
+
+    def submit(self, task: int, call: Payload, wants_value: Callable[[int], bool]) -> None:
+        """Hand the same call to every worker."""
+        for member in self.members:
+            self._send(member, messages.Run(task, wants_value(member.rank)), call.fd)
+
+    def stop(self) -> None:
+        """Ask every worker to shut down in order."""
+        for member in self.running():
+            self._send(member, messages.Stop())
+
+    def ask_stacks(self) -> None:
+        """Ask every worker where it is; the answers arrive in ``member.stacks``."""
+        for member in self.running():
+            member.stacks = None
+            self._send(member, messages.AskStacks())
+
+    def signal(self, signum: int, *, group: bool = False) -> None:
+        """Signal every worker that runs."""
+        for member in self.running():
+            member.process.signal(signum, group=group)
+
+    def terminate(self, patience: float) -> None:
+        """TERM, and after ``patience`` seconds KILL: nobody is left when this returns."""
+        self.signal(signal.SIGTERM)
+        self.pump_until(lambda: not self.running(), patience)
+        self.kill()
+
+    def kill(self) -> None:
+        """KILL every worker's group and wait until all are reaped."""
+        if self.running():
+            self.signal(signal.SIGKILL, group=True)
+            self.pump_until(lambda: not self.running(), _KILL_WAIT)
+
+    # --- listening ----------------------------------------------------------------------------
+
+    def running(self) -> list[Member]:
+        """Members whose process has not ended."""
+        return [member for member in self.members if not member.has_exited]
+
+    def pump(self, timeout: float | None) -> None:
+        """Take in what workers say, for at most ``timeout`` seconds of silence; None: until they speak."""
+        if not self._selector.get_map():
+            return
+        for key, _ in self._selector.select(timeout):
+            # An earlier event of this turn may have closed it.
+            if key.fd in self._selector.get_map():
+                key.data()
+
+    def pump_until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Take in events until ``condition()`` holds or the time is over; says whether it holds."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self.pump(left)
+        return True
+
+    def also_listen(self, fd: int, callback: Callable[[], None]) -> None:
+        """Wake :meth:`pump` for a descriptor that isn't a worker's."""
+        self._listen(fd, callback)
+
+    def drain(self) -> None:
+        """After the workers' ends: read what is still in their pipes."""
+        for member in self.members:
+            for is_err in tuple(member.open_streams):
+                self._read_stream(member, is_err, to_end=True)
+                self._end_stream(member, is_err)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _listen(self, fd: int, callback: Callable[[], None]) -> None:
+        self._selector.register(fd, selectors.EVENT_READ, callback)
+
+    def _send(self, member: Member, message: object, *fds: int) -> None:
+        try:
+            member.channel.send(message, fds)
+        except ChannelClosed:
+            return  # its end shows on the exit status
+
+    def _read_stream(self, member: Member, is_err: bool, *, to_end: bool = False) -> None:
+        fd = member.err_fd if is_err else member.out_fd
+        turns = 0
+        while to_end or turns < _READS_A_TURN:
+            turns += 1
+            try:
+                data = os.read(fd, _READ_SIZE)
+            except BlockingIOError:
+                return
+            if not data:
+                self._end_stream(member, is_err)
+                return
+            self._router.feed(member.rank, is_err, data)
+
+    def _end_stream(self, member: Member, is_err: bool) -> None:
+        if is_err not in member.open_streams:
+            return
+        member.open_streams.discard(is_err)
+        fd = member.err_fd if is_err else member.out_fd
+        self._selector.unregister(fd)
+        os.close(fd)
+        self._router.end(member.rank, is_err)
+
+    def _read_channel(self, member: Member) -> None:
+        arrived, is_open = member.channel.poll()
+        for message, fds in arrived:
+            self._take(member, message, fds)
+        if not is_open:
+            self._selector.unregister(member.channel.fileno())
+
+    def _take(self, member: Member, message: object, fds: Iterable[int]) -> None:
+        payload = next((Payload.from_fd(fd) for fd in fds), None)
+        if isinstance(message, messages.Returned):
+            member.returned = True
+            member.value = payload
+        elif isinstance(message, messages.Failed):
+            member.failure = message
+            member.failure_payload = payload
+        elif isinstance(message, messages.Exiting):
+            member.asked_exit = message.code
+            member.exited_at = time.monotonic()
+        elif isinstance(message, messages.Stacks):
+            member.stacks = message.text
+        else:
+            raise TypeError(f"the launcher does not know {type(message).__name__}")
+
+    def _read_exit(self, member: Member) -> None:
+        # What it said last counts, even if the exit status was seen first.
+        if member.channel.fileno() in self._selector.get_map():
+            self._read_channel(member)
+        self._selector.unregister(member.process.fileno())
+        member.exitcode = member.process.exitcode()
+        member.has_exited = True
+        if member.asked_exit is None:
+            member.exited_at = time.monotonic()

@@ -1,0 +1,379 @@
+"""``notebook_launcher``: run a function of the notebook on N fresh processes.
+
+Checks and resolves what was asked for before anything starts, then hands on to the group and its
+supervisor.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nbaccel import config
+from nbaccel.config import LaunchSpec
+from nbaccel.launch import devices as device_discovery
+from nbaccel.launch import messages, payload, process, spawners, zygote_client
+from nbaccel.launch.failures import describe_ranks
+from nbaccel.launch.group import WorkerGroup
+from nbaccel.launch.output import MODES as OUTPUT_MODES
+from nbaccel.launch.output import Router
+from nbaccel.launch.payload import Payload
+from nbaccel.launch.rendezvous import Rendezvous, open_rendezvous
+from nbaccel.launch.supervision import Interrupts, Supervisor
+from nbaccel.runtime.environment import ProcessEnvironment
+
+RETURNS = ("main", "all")
+"""Choices of ``returns``."""
+
+
+def notebook_launcher(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    num_processes: int | None = None,
+    mixed_precision: str | None = None,
+    use_port: int | str | None = None,
+    master_addr: str = "127.0.0.1",
+    node_rank: int = 0,
+    num_nodes: int = 1,
+    rdzv_backend: str = "static",
+    rdzv_endpoint: str = "",
+    rdzv_conf: Mapping[str, Any] | None = None,
+    rdzv_id: str = "none",
+    max_restarts: int = 0,
+    monitor_interval: float = 0.1,
+    log_line_prefix_template: str | None = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    devices: Sequence[int] | None = None,
+    cpu: bool = False,
+    start_method: str = "auto",
+    output: str = "all",
+    returns: str = "main",
+    timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Any:
+    """Run ``function(*args, **kwargs)`` on ``num_processes`` fresh processes and return its value.
+
+    The function, and whatever it uses of the notebook, is shipped by value; the kernel may have done
+    anything before. Its standard streams appear in the cell, live, a label before each line.
+
+    Args:
+        function: what to run in each process. Pass the function, not the result of calling it.
+        args: positional arguments, a tuple or list.
+        num_processes: processes on this machine. None: all visible accelerators, else one.
+        mixed_precision: ``no``, ``fp16``, ``bf16`` or ``fp8``, for each ``Accelerator()`` in the workers.
+        use_port: port of the rendezvous; None takes a free one.
+        master_addr: address of the first machine.
+        node_rank: index of this machine, ``0 <= node_rank < num_nodes``.
+        num_nodes: machines that take part; each runs this call with its own ``node_rank``.
+        rdzv_backend: taken for the incumbent's sake; only ``"static"`` is known.
+        rdzv_endpoint: ``host:port`` of the first machine, instead of ``master_addr`` and ``use_port``.
+        rdzv_conf: taken for the incumbent's sake.
+        rdzv_id: taken for the incumbent's sake.
+        max_restarts: how often to run the function anew after a failure.
+        monitor_interval: taken for the incumbent's sake; events are awaited, not polled.
+        log_line_prefix_template: taken for the incumbent's sake.
+        kwargs: keyword arguments for the function.
+        devices: ids of the accelerators to use, one process each, e.g. ``[0, 2]``.
+        cpu: run on the CPU even where there is an accelerator.
+        start_method: ``auto``, ``zygote``, ``spawn`` or ``fork``.
+        output: ``all`` ranks' lines, those of the ``main`` one, or ``none``.
+        returns: ``main``: what the first process returned; ``all``: a list, one value a rank of
+            this machine.
+        timeout: seconds after which the launch is stopped.
+        env: further environment variables for the workers.
+
+    Returns:
+        The function's value; tensors in it are on the CPU.
+
+    Raises:
+        TypeError: ``function`` isn't callable, ``args`` isn't a tuple or list, or something can't be
+            sent to another process.
+        ValueError: an argument's value is none of its choices, or more processes than accelerators
+            were asked for.
+        OSError: ``use_port`` is in use.
+        BaseException: what the worker raised that failed first, with ``.rank``.
+        WorkerError: the worker's exception can't be rebuilt here.
+        WorkerDied: a worker ended without a report.
+        LaunchTimeout: not over after ``timeout`` seconds.
+        KeyboardInterrupt: the cell was interrupted; the workers are gone.
+    """
+    _check_call(function, args)
+    _check_choice("start_method", start_method, spawners.START_METHODS)
+    _check_choice("output", output, OUTPUT_MODES)
+    _check_choice("returns", returns, RETURNS)
+    _check_choice("rdzv_backend", rdzv_backend, ("static",))
+    if timeout is not None and timeout <= 0:
+        raise ValueError(f"timeout={timeout!r} must be a positive number of seconds, or None for no limit")
+    if rdzv_endpoint:
+        master_addr, use_port = _split_endpoint(rdzv_endpoint)
+    port = _check_port(use_port)
+    spec = resolve_spec(
+        num_processes=num_processes,
+        mixed_precision=mixed_precision,
+        devices=devices,
+        cpu=cpu,
+        num_nodes=num_nodes,
+        node_rank=node_rank,
+    )
+    with payload.dump_call((function, tuple(args), dict(kwargs or {}))) as call:
+        attempts_left = max_restarts
+        while True:
+            try:
+                return _launch_once(
+                    spec,
+                    call,
+                    start_method=start_method,
+                    output_mode=output,
+                    returns=returns,
+                    timeout=timeout,
+                    env=env,
+                    master_addr=master_addr,
+                    port=port,
+                )
+            except Exception as error:
+                if attempts_left <= 0:
+                    raise
+                attempts_left -= 1
+                print(f"nbaccel: {type(error).__name__}: {error}; starting anew", file=sys.stderr)
+
+
+def debug_launcher(function: Callable[..., Any], args: Sequence[Any] = (), num_processes: int = 2) -> Any:
+    """:func:`notebook_launcher` on the CPU, for trying things out.
+
+    Args:
+        function: what to run in each process.
+        args: positional arguments, a tuple or list.
+        num_processes: processes on this machine.
+
+    Returns:
+        The function's value in the first process.
+    """
+    return notebook_launcher(function, args, num_processes, cpu=True)
+
+
+def resolve_spec(
+    *,
+    num_processes: int | None,
+    mixed_precision: str | None,
+    devices: Sequence[int] | None,
+    cpu: bool,
+    num_nodes: int,
+    node_rank: int,
+) -> LaunchSpec:
+    """Turn what was asked for into what will run.
+
+    Raises:
+        ValueError: more processes than accelerators, a device that isn't there, a number below one,
+            an unknown precision, or a node outside the world.
+    """
+    precision = config.check_mixed_precision(mixed_precision)
+    _check_count("num_nodes", num_nodes)
+    if not 0 <= node_rank < num_nodes:
+        raise ValueError(f"node_rank={node_rank} lies outside num_nodes={num_nodes}; count nodes from 0")
+    if num_processes is not None:
+        _check_count("num_processes", num_processes)
+    if cpu and devices:
+        raise ValueError(f"cpu=True and devices={list(devices)} contradict each other; leave one out")
+    found = device_discovery.Accelerators("cpu", 0) if cpu else device_discovery.visible_accelerators()
+    if found.count == 0:
+        if devices:
+            raise ValueError(f"devices={list(devices)}: this machine has no accelerator; leave devices out")
+        chosen: tuple[int, ...] = ()
+        count = num_processes or 1
+    else:
+        chosen = _choose_devices(devices, num_processes, found)
+        count = len(chosen)
+    return LaunchSpec(
+        num_processes=count,
+        mixed_precision=precision,
+        cpu=cpu,
+        device_type=found.device_type if chosen else "cpu",
+        devices=chosen,
+        num_nodes=num_nodes,
+        node_rank=node_rank,
+    )
+
+
+def _choose_devices(
+    asked: Sequence[int] | None, num_processes: int | None, found: device_discovery.Accelerators
+) -> tuple[int, ...]:
+    if asked is not None:
+        ids = tuple(asked)
+        missing = [number for number in ids if not 0 <= number < found.count]
+        if missing or len(set(ids)) != len(ids) or not ids:
+            raise ValueError(
+                f"devices={list(ids)}: name each once, out of 0 to {found.count - 1} ({found.count} visible)"
+            )
+        if num_processes is not None and num_processes != len(ids):
+            raise ValueError(
+                f"num_processes={num_processes} and devices={list(ids)} ({len(ids)}) contradict each other"
+            )
+        return ids
+    count = found.count if num_processes is None else num_processes
+    if count > found.count:
+        raise ValueError(
+            f"num_processes={count}, but {found.count} {found.device_type} "
+            f"device{'s are' if found.count != 1 else ' is'} visible; ask for at most {found.count}, "
+            "or pass cpu=True"
+        )
+    return tuple(range(count))
+
+
+def _launch_once(
+    spec: LaunchSpec,
+    call: Payload,
+    *,
+    start_method: str,
+    output_mode: str,
+    returns: str,
+    timeout: float | None,
+    env: Mapping[str, str] | None,
+    master_addr: str,
+    port: int | None,
+) -> Any:
+    first_rank = spec.node_rank * spec.num_processes
+    ranks = range(first_rank, first_rank + spec.num_processes)
+    router = Router(output_mode, ranks, main_rank=first_rank)
+    rendezvous = open_rendezvous(master_addr, port, num_nodes=spec.num_nodes, node_rank=spec.node_rank)
+    try:
+        print(f"nbaccel: {describe(spec)}", flush=True)
+        setup = _setup_maker(spec, rendezvous, env)
+        with Interrupts() as interrupts, WorkerGroup(router) as group:
+            interrupts.listen(group)
+            group.start(_spawner(start_method, call), setup, spec.num_processes)
+            group.submit(0, call, lambda rank: returns == "all" or rank == first_rank)
+            supervisor = Supervisor(group, router, interrupts, timeout)
+            supervisor.wait()
+            supervisor.shut_down()
+            values = [m.value.load() for m in group.members if m.value is not None]
+        return values if returns == "all" else values[0]
+    finally:
+        rendezvous.close()
+
+
+def _spawner(start_method: str, call: Payload) -> spawners.Spawner:
+    if start_method == "fork":
+        return spawners.ForkSpawner()
+    if start_method == "spawn":
+        return spawners.SpawnSpawner()
+    return spawners.ZygoteSpawner(call.modules)
+
+
+def _setup_maker(
+    spec: LaunchSpec, rendezvous: Rendezvous, env: Mapping[str, str] | None
+) -> Callable[[int], messages.Setup]:
+    inherited = {**os.environ, **{name: str(value) for name, value in (env or {}).items()}}
+    threads = inherited.get("OMP_NUM_THREADS", "")
+    num_threads = int(threads) if threads.isdecimal() else max(1, process.usable_cores() // spec.num_processes)
+    main_file = getattr(sys.modules["__main__"], "__file__", None)
+
+    def setup(local_rank: int) -> messages.Setup:
+        place = ProcessEnvironment(
+            rank=spec.node_rank * spec.num_processes + local_rank,
+            local_rank=local_rank,
+            world_size=spec.world_size,
+            local_world_size=spec.num_processes,
+        )
+        environ = {
+            "OMP_NUM_THREADS": str(num_threads),
+            **{name: value for name, value in rendezvous.environ().items() if name.endswith("_IFNAME")},
+            **inherited,
+            **place.to_environ(),
+            **{name: value for name, value in rendezvous.environ().items() if not name.endswith("_IFNAME")},
+        }
+        if spec.devices:
+            environ[_visibility_name(spec.device_type)] = _visible(spec, inherited)
+        return messages.Setup(
+            spec=spec,
+            place=place,
+            environ=environ,
+            cwd=os.getcwd(),
+            path=tuple(sys.path),
+            argv=tuple(sys.argv),
+            main_file=main_file,
+            num_threads=num_threads,
+        )
+
+    return setup
+
+
+def _visibility_name(device_type: str) -> str:
+    return {"cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}.get(device_type, "CUDA_VISIBLE_DEVICES")
+
+
+def _visible(spec: LaunchSpec, inherited: Mapping[str, str]) -> str:
+    """The chosen devices, out of those that were visible to the kernel already."""
+    current = inherited.get(_visibility_name(spec.device_type), "")
+    names = [name.strip() for name in current.split(",") if name.strip()]
+    return ",".join(names[index] if index < len(names) else str(index) for index in spec.devices)
+
+
+def describe(spec: LaunchSpec) -> str:
+    """``4 processes on cuda:0-3, fp16``."""
+    where = spec.device_type
+    if spec.devices and spec.device_type != "mps":
+        numbers = describe_ranks(spec.devices).split(" ", 1)[1]
+        where = f"{spec.device_type}:{numbers}"
+    count = spec.num_processes
+    text = f"{count} process{'es' if count != 1 else ''} on {where}"
+    if spec.num_nodes > 1:
+        text += f", node {spec.node_rank} of {spec.num_nodes} ({spec.world_size} processes in all)"
+    return text + ("" if spec.mixed_precision == "no" else f", {spec.mixed_precision}")
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _check_call(function: object, args: object) -> None:
+    if not callable(function):
+        raise TypeError(
+            f"function={function!r} can't be called; pass the function itself: "
+            "notebook_launcher(train, args=(...)), not notebook_launcher(train(...))"
+        )
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(f"args={args!r} is not a tuple or list; for a single argument write args=({args!r},)")
+
+
+def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is not known; choose one of {', '.join(choices)}")
+
+
+def _check_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}={value!r} must be a whole number, at least 1")
+
+
+def _check_port(value: int | str | None) -> int | None:
+    if value is None or value == "" or value == 0 or value == "0":
+        return None
+    try:
+        port = int(value)
+    except ValueError:
+        port = -1
+    if not 0 < port < 65536:
+        raise ValueError(f"use_port={value!r} is not a port number (1 to 65535)")
+    return port
+
+
+def _split_endpoint(endpoint: str) -> tuple[str, int | None]:
+    host, separator, port = endpoint.rpartition(":")
+    if not separator:
+        return endpoint, None
+    return host, _check_port(port)
+
+
+def _prewarm() -> None:
+    """In a live kernel, start the zygote while the user still writes the next cell."""
+    if os.environ.get("NBACCEL_PREWARM") == "0" or "ipykernel" not in sys.modules:
+        return
+    from IPython.core.getipython import get_ipython
+
+    if getattr(get_ipython(), "kernel", None) is not None:
+        zygote_client.start_zygote()
+
+
+_prewarm()

@@ -1,0 +1,149 @@
+"""What the kernel, the zygote and the workers say to each other. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nbaccel.config import LaunchSpec
+from nbaccel.runtime.environment import ProcessEnvironment
+
+# --- kernel -> zygote -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Fork one worker. Descriptors beside it: channel, stdout, stderr, exit-status pipe."""
+
+    name: str
+    """Shown as the process's title where the system allows."""
+
+
+@dataclass(frozen=True)
+class ForkZygote:
+    """Fork a further zygote that also imports ``modules``. Descriptor beside it: its control channel."""
+
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Send ``signum`` to a worker that is still alive, or to its whole process group."""
+
+    pid: int
+    signum: int
+    group: bool
+
+
+# --- zygote -> kernel -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ZygoteReady:
+    """All imports are done and forks are served from now on."""
+
+    pid: int
+    modules: tuple[str, ...]
+    """What was imported beyond the base set."""
+    failed: Mapping[str, str]
+    """Module -> why its import failed."""
+    unclean: str
+    """Why this process must not be forked (threads, a device); empty when it is clean."""
+
+
+@dataclass(frozen=True)
+class Forked:
+    """The process asked for runs."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class ForkFailed:
+    """The system refused the fork."""
+
+    errno: int
+    text: str
+
+
+# --- kernel -> worker -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything a worker takes on before user code runs."""
+
+    spec: LaunchSpec
+    place: ProcessEnvironment
+    environ: Mapping[str, str]
+    """The worker's whole environment, rank names included."""
+    cwd: str
+    path: tuple[str, ...]
+    """The kernel's ``sys.path``."""
+    argv: tuple[str, ...]
+    """The kernel's ``sys.argv``."""
+    main_file: str | None
+    """``__main__.__file__`` of the kernel, for code that looks at it; never executed."""
+    num_threads: int
+    """Intra-op threads of torch."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Call what is in the payload whose descriptor goes along, and report."""
+
+    task: int
+    wants_value: bool
+    """False: the return value stays in the worker."""
+
+
+@dataclass(frozen=True)
+class AskStacks:
+    """Report where every thread is."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """No more tasks: shut down in order."""
+
+
+# --- worker -> kernel -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The call is over. Descriptor beside it: the value's payload, when one was wanted."""
+
+    task: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The call raised. Descriptor beside it: the packed exception, when it can be pickled."""
+
+    task: int
+    rank: int
+    when: float
+    """``time.monotonic()``, which all processes of a machine share."""
+    type_name: str
+    text: str
+    traceback: str
+    consequence: bool
+    """The exception only tells that a peer is gone."""
+    in_result: bool
+    """The call itself went well, but its value could not be sent."""
+
+
+@dataclass(frozen=True)
+class Exiting:
+    """The call asked for the end of the process with this code (``sys.exit(3)``)."""
+
+    task: int
+    code: int
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """Answer to :class:`AskStacks`."""
+
+    text: str

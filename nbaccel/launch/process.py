@@ -1,0 +1,87 @@
+"""What the operating system is asked for: sessions, death signals, signals to known processes.
+
+Every assumption about the platform that the launcher makes stands in this file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from functools import cache
+
+import psutil
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def _prctl(option: int, value: int) -> None:
+    if not sys.platform.startswith("linux"):
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), f"prctl({option})")
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the system to kill this process when its parent ends (Linux; elsewhere end of file does it).
+
+    ``parent`` is the pid expected: when it is gone already, the signal would never come.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def outlive_parent() -> None:
+    """Take :func:`die_with_parent` back."""
+    _prctl(_PR_SET_PDEATHSIG, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, so that none escapes (Linux)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def kill_group(pid: int, signum: int) -> None:
+    """Signal the process group that ``pid`` leads. The caller knows that ``pid`` isn't reaped yet."""
+    try:
+        os.killpg(pid, signum)
+    except ProcessLookupError:
+        return  # everybody in it has ended by now
+    except PermissionError:
+        # macOS answers so for a group that holds only zombies; a member that changed its user
+        # is none of ours to signal.
+        return
+
+
+def describe_signal(signum: int) -> str:
+    """``SIGKILL`` for 9; the number where the platform has no name for it."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@cache
+def loopback_interface() -> str | None:
+    """Name of the interface that has 127.0.0.1 (``lo``, ``lo0``, ...), or None."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == "127.0.0.1" for address in addresses):
+            return name
+    return None
+
+
+def thread_count() -> int:
+    """Threads of this process as the system sees them, C-level ones included."""
+    return psutil.Process().num_threads()

@@ -1,0 +1,188 @@
+"""Ways to bring up a worker process, behind one interface.
+
+Whichever is used, the process runs :func:`nbaccel.launch.worker.main` with the same descriptors and
+is spoken to in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from typing import NoReturn, Protocol
+
+from nbaccel.errors import LaunchError
+from nbaccel.launch import process
+from nbaccel.launch.zygote import EXIT_STATUS
+from nbaccel.launch.zygote_client import current_zygote
+
+START_METHODS = ("auto", "zygote", "spawn", "fork")
+"""Choices of ``start_method``."""
+
+
+class WorkerProcess(Protocol):
+    """A process that was started and is not yet known to have ended."""
+
+    pid: int
+
+    def fileno(self) -> int:
+        """Becomes readable when the process has ended."""
+
+    def exitcode(self) -> int | None:
+        """After :meth:`fileno` is readable: the exit status, ``-N`` for signal N.
+
+        None when nobody can tell any more. The process is reaped and its group is gone.
+        """
+
+    def signal(self, signum: int, *, group: bool = False) -> None:
+        """Signal the process, or all in its group; nothing happens when it has ended."""
+
+    def close(self) -> None:
+        """Give up the descriptor."""
+
+
+class Spawner(Protocol):
+    """Starts worker processes."""
+
+    def start(self, channel_fd: int, out_fd: int, err_fd: int, name: str) -> WorkerProcess:
+        """Start one worker on these descriptors, which stay the caller's.
+
+        Raises:
+            LaunchError: the system refused.
+        """
+
+
+class ZygoteSpawner:
+    """Forks of the clean zygote."""
+
+    def __init__(self, modules: frozenset[str] = frozenset()) -> None:
+        self._zygote = current_zygote(modules)
+
+    def start(self, channel_fd: int, out_fd: int, err_fd: int, name: str) -> WorkerProcess:
+        exit_r, exit_w = os.pipe()
+        try:
+            pid = self._zygote.fork(name, (channel_fd, out_fd, err_fd, exit_w))
+        except BaseException:
+            os.close(exit_r)
+            raise
+        finally:
+            os.close(exit_w)
+        return _Forked(self._zygote.signal, pid, exit_r)
+
+
+class _Forked:
+    def __init__(self, send_signal: object, pid: int, exit_fd: int) -> None:
+        self._send_signal = send_signal
+        self.pid = pid
+        self._exit_fd = exit_fd
+
+    def fileno(self) -> int:
+        return self._exit_fd
+
+    def exitcode(self) -> int | None:
+        data = os.read(self._exit_fd, EXIT_STATUS.size)
+        if len(data) < EXIT_STATUS.size:
+            return None  # the zygote is gone, and its workers with it
+        code: int = EXIT_STATUS.unpack(data)[0]
+        return code
+
+    def signal(self, signum: int, *, group: bool = False) -> None:
+        self._send_signal(self.pid, signum, group=group)  # type: ignore[operator]
+
+    def close(self) -> None:
+        os.close(self._exit_fd)
+
+
+class SpawnSpawner:
+    """Fresh interpreters: slower, and right wherever forking is not."""
+
+    def start(self, channel_fd: int, out_fd: int, err_fd: int, name: str) -> WorkerProcess:
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}; "
+            "from nbaccel.launch.spawners import _fresh_worker; _fresh_worker()"
+        )
+        words = [str(number) for number in (channel_fd, out_fd, err_fd, os.getpid())]
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-c", code, *words, name],
+                pass_fds=(channel_fd, out_fd, err_fd),
+                stdin=subprocess.DEVNULL,
+                stdout=out_fd,
+                stderr=err_fd,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise LaunchError(f"a worker process could not be started: {error}") from error
+        return _Child(child.pid)
+
+
+class ForkSpawner:
+    """Forks of the kernel as it is, with all that earlier cells did to it."""
+
+    def start(self, channel_fd: int, out_fd: int, err_fd: int, name: str) -> WorkerProcess:
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            raise LaunchError(f"a worker process could not be forked: {error}") from error
+        if pid == 0:
+            try:
+                _close_all_but(channel_fd, out_fd, err_fd)
+                from nbaccel.launch.worker import main
+
+                main(channel_fd, out_fd, err_fd, parent)
+            finally:
+                os._exit(1)
+        return _Child(pid)
+
+
+class _Child:
+    """A child of this very process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._pidfd = os.pidfd_open(pid)
+        self._reaped = False
+
+    def fileno(self) -> int:
+        return self._pidfd
+
+    def exitcode(self) -> int | None:
+        try:
+            # Its group goes before it is reaped: until then the pid is its own.
+            process.kill_group(self.pid, signal.SIGKILL)
+            _, status = os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            return None  # somebody else in this process waited for all children
+        finally:
+            self._reaped = True
+        return os.waitstatus_to_exitcode(status)
+
+    def signal(self, signum: int, *, group: bool = False) -> None:
+        if self._reaped or select.select([self._pidfd], [], [], 0)[0]:
+            return
+        if group:
+            process.kill_group(self.pid, signum)
+        else:
+            signal.pidfd_send_signal(self._pidfd, signum)
+
+    def close(self) -> None:
+        os.close(self._pidfd)
+
+
+def _fresh_worker() -> NoReturn:
+    from nbaccel.launch.worker import main
+
+    channel_fd, out_fd, err_fd, parent = (int(word) for word in sys.argv[1:5])
+    main(channel_fd, out_fd, err_fd, parent)
+
+
+def _close_all_but(*keep: int) -> None:
+    """Close the kernel's sockets and files in a fork of it; they are not the worker's."""
+    low = 3
+    for fd in sorted(keep):
+        os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, os.sysconf("SC_OPEN_MAX"))

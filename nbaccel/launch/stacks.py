@@ -1,0 +1,20 @@
+"""Where the threads of this process are, as text."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+
+
+def describe(skip: int | None = None) -> str:
+    """One block a thread, the main thread first; ``skip`` is the identity of a thread to leave out."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main = threading.main_thread().ident
+    blocks = []
+    for ident, frame in sorted(sys._current_frames().items(), key=lambda item: item[0] != main):
+        if ident == skip:
+            continue
+        name = names.get(ident, f"thread {ident}")
+        blocks.append(f"{name}:\n" + "".join(traceback.format_stack(frame)))
+    return "\n".join(blocks)

@@ -1,0 +1,252 @@
+"""What happens to a launch: it returns, fails, is interrupted, or takes too long.
+
+The rules:
+
+* All return: workers shut down in order and the values come home.
+* One fails: the others get a short grace to fail by themselves, so that the root cause can be told
+  from its consequences; then they are ended, and the root cause is raised.
+* The user interrupts: one SIGINT to each worker, then TERM, then KILL. A second interrupt doesn't
+  wait.
+* The time is over: every worker says where it is, then all are ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any, NoReturn
+
+from nbaccel.errors import LaunchTimeout, WorkerDied
+from nbaccel.launch import failures, process
+from nbaccel.launch.group import Member, WorkerGroup
+from nbaccel.launch.output import Router
+
+FAILURE_GRACE = 0.1
+"""Seconds that the others get to fail by themselves after the first failure."""
+
+TERM_PATIENCE = 0.2
+"""Seconds between TERM and KILL after a failure."""
+
+INTERRUPT_PATIENCE = (2.0, 1.0)
+"""Seconds from SIGINT to TERM, and from TERM to KILL."""
+
+SHUTDOWN_PATIENCE = 30.0
+"""Seconds that a worker gets for its threads and exit handlers after its function has returned."""
+
+STACKS_PATIENCE = 0.5
+"""Seconds to wait for workers to say where they are."""
+
+
+class Interrupts:
+    """Counts interrupts of the kernel while it is entered, instead of raising in odd places.
+
+    Outside the main thread, where Python delivers no signals, it counts none.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._previous: Any = None
+        self._installed = False
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_w, False)
+        os.set_blocking(self._wake_r, False)
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._note)
+            self._installed = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._installed:
+            signal.signal(signal.SIGINT, self._previous)
+        os.close(self._wake_r)
+        os.close(self._wake_w)
+
+    def listen(self, group: WorkerGroup) -> None:
+        """Let an interrupt end the group's waiting."""
+        group.also_listen(self._wake_r, self._clear)
+
+    def _note(self, _signum: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        try:
+            os.write(self._wake_w, b"!")
+        except BlockingIOError:
+            return  # enough of them are waiting to be seen
+
+    def _clear(self) -> None:
+        try:
+            os.read(self._wake_r, 512)
+        except BlockingIOError:
+            return
+
+
+class Supervisor:
+    """Carries one call to its end on a group of workers."""
+
+    def __init__(self, group: WorkerGroup, router: Router, interrupts: Interrupts, timeout: float | None) -> None:
+        self._group = group
+        self._router = router
+        self._interrupts = interrupts
+        self._timeout = timeout
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+
+    def wait(self) -> None:
+        """Return when every worker has returned; raise what went wrong otherwise.
+
+        Raises:
+            BaseException: the root cause, as raised by the worker.
+            WorkerDied: a worker ended without a report.
+            LaunchTimeout: the time was over.
+            KeyboardInterrupt: the user interrupted.
+        """
+        grace_over = float("inf")
+        while not all(member.is_settled for member in self._group.members):
+            if self._interrupts.count:
+                self._give_in()
+            now = time.monotonic()
+            if grace_over == float("inf") and self._in_trouble():
+                grace_over = now + FAILURE_GRACE
+            if now >= grace_over:
+                break
+            if self._deadline is not None and now >= self._deadline:
+                self._time_is_over()
+            until = min(grace_over, float("inf") if self._deadline is None else self._deadline)
+            self._group.pump(None if until == float("inf") else max(0.0, until - now))
+        if self._interrupts.count:
+            self._give_in()
+        if self._in_trouble():
+            self._fail()
+
+    def shut_down(self) -> None:
+        """After :meth:`wait`: let the workers end in order, and read the rest of their output."""
+        self._group.stop()
+        deadline = time.monotonic() + SHUTDOWN_PATIENCE
+        while self._group.running():
+            if self._interrupts.count:
+                self._give_in()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self._report_late()
+                self._group.terminate(TERM_PATIENCE)
+                break
+            self._group.pump(left)
+        self._group.drain()
+        for member in self._group.members:
+            if member.exitcode:
+                how = _describe_end(member.exitcode)
+                print(
+                    f"nbaccel: rank {member.rank} ended with {how} after its function had returned",
+                    file=sys.stderr,
+                )
+
+    # --- the four ends ------------------------------------------------------------------------
+
+    def _in_trouble(self) -> list[Member]:
+        return [member for member in self._group.members if member.is_in_trouble]
+
+    def _fail(self) -> NoReturn:
+        troubled = self._in_trouble()
+        stopped = [member.rank for member in self._group.members if not member.is_settled]
+        self._group.terminate(TERM_PATIENCE)
+        self._group.drain()
+        member = min(troubled, key=_precedence)
+        self._router.show_kept(member.rank)
+        error = self._error_of(member)
+        others = [other.failure for other in troubled if other is not member and other.failure is not None]
+        notes = failures.summarise(others)
+        for other in troubled:
+            if other is not member and other.failure is None:
+                notes.append(f"rank {other.rank} also {_story_of(other)}")
+        if stopped:
+            notes.append(f"{failures.describe_ranks(stopped)} {'were' if len(stopped) > 1 else 'was'} stopped")
+        if len(self._group.members) > 1 or notes:
+            story = "; ".join([f"raised by rank {member.rank}", *notes])
+            error.add_note(f"nbaccel: {story}")
+        raise error
+
+    def _error_of(self, member: Member) -> BaseException:
+        if member.failure is not None:
+            return failures.revive(member.failure, member.failure_payload)
+        code = member.asked_exit if member.asked_exit is not None else member.exitcode
+        tail = self._router.stderr_tail(member.rank).rstrip()
+        text = f"rank {member.rank} {_story_of(member)}"
+        if tail:
+            text += f"\nlast lines of its stderr:\n{tail}"
+        return WorkerDied(
+            text,
+            rank=member.rank,
+            exitcode=code,
+            signal=-code if code is not None and code < 0 else None,
+            stderr_tail=tail,
+        )
+
+    def _give_in(self) -> NoReturn:
+        """The user interrupted: stop everybody, ever more firmly, and say so once."""
+        for signum, patience in zip((signal.SIGINT, signal.SIGTERM), INTERRUPT_PATIENCE, strict=True):
+            seen = self._interrupts.count
+            self._group.signal(signum)
+            self._group.pump_until(
+                lambda seen=seen: not self._group.running() or self._interrupts.count > seen,  # type: ignore[misc]
+                patience,
+            )
+        self._group.kill()
+        self._group.drain()
+        raise KeyboardInterrupt
+
+    def _time_is_over(self) -> NoReturn:
+        stacks = self._collect_stacks()
+        late = [member.rank for member in self._group.members if not member.is_settled]
+        self._group.terminate(TERM_PATIENCE)
+        self._group.drain()
+        error = LaunchTimeout(
+            f"not over after {self._timeout:g} s: {failures.describe_ranks(late)} still at work\n{stacks}",
+            rank=late[0] if late else None,
+        )
+        raise error
+
+    def _collect_stacks(self) -> str:
+        self._group.ask_stacks()
+        asked = self._group.running()
+        self._group.pump_until(lambda: all(m.stacks is not None or m.has_exited for m in asked), STACKS_PATIENCE)
+        blocks = []
+        for member in asked:
+            text = member.stacks or "does not answer: it is stuck in C code that holds the interpreter"
+            blocks.append(f"--- rank {member.rank} ---\n{text}")
+        return "\n".join(blocks)
+
+    def _report_late(self) -> None:
+        stacks = self._collect_stacks()
+        late = failures.describe_ranks(member.rank for member in self._group.running())
+        print(
+            f"nbaccel: {late} did not end within {SHUTDOWN_PATIENCE:.0f} s after the function had returned "
+            f"and is stopped\n{stacks}",
+            file=sys.stderr,
+        )
+
+
+def _precedence(member: Member) -> tuple[bool, float]:
+    consequence = member.failure is not None and member.failure.consequence
+    return consequence, member.trouble_at
+
+
+def _story_of(member: Member) -> str:
+    """What became of a member that did not report an exception."""
+    if member.asked_exit is not None:
+        return f"called sys.exit({member.asked_exit})"
+    if member.exitcode is None:
+        return "was lost with the process that it was forked from"
+    if member.exitcode == -signal.SIGKILL:
+        return (
+            "was killed by SIGKILL, most likely by the system because memory ran out: "
+            "use a smaller batch, model or number of processes"
+        )
+    return f"died: {_describe_end(member.exitcode)}"
+
+
+def _describe_end(exitcode: int) -> str:
+    return process.describe_signal(-exitcode) if exitcode < 0 else f"exit code {exitcode}"

@@ -1,0 +1,238 @@
+"""A worker process: takes on its place in the world, runs what it is sent, reports.
+
+::
+
+    main thread      setup ─▶ load payload ─▶ user code ─▶ report ─▶ shut down in order
+    service thread   reads the channel: hands tasks to the main thread, answers for stacks,
+                     and kills the process group when the kernel is gone
+
+The service thread answers while user code is stuck in C, since collectives release the GIL. The
+same code runs in a fork of the zygote, in a fresh interpreter and in a fork of the kernel.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from nbaccel import config
+from nbaccel.launch import failures, messages, payload, process, stacks
+from nbaccel.launch.channel import Channel, ChannelClosed
+
+
+def main(channel_fd: int, out_fd: int, err_fd: int, parent: int) -> NoReturn:
+    """Run as a worker until told to stop. Never returns.
+
+    Args:
+        channel_fd: this worker's end of its channel.
+        out_fd: becomes fd 1.
+        err_fd: becomes fd 2.
+        parent: pid of the process that started this one; when it ends, so does this one.
+    """
+    os.setsid()
+    process.die_with_parent(parent)
+    _take_streams(out_fd, err_fd)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(signum, signal.SIG_DFL)
+    # An interrupt is for user code: until that runs, and after it, there is nothing to interrupt.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    worker = Worker(Channel.from_fd(channel_fd))
+    worker.run()
+
+
+class Worker:
+    """The main thread's side of a worker."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._inbox: queue.SimpleQueue[tuple[Any, list[int]]] = queue.SimpleQueue()
+        self._rank = 0
+        self._exitcode = 0
+        self._service = threading.Thread(target=self._serve, name="nbaccel-service", daemon=True)
+
+    def run(self) -> NoReturn:
+        """Take orders until :class:`~nbaccel.launch.messages.Stop`, then leave."""
+        self._service.start()
+        while True:
+            message, fds = self._inbox.get()
+            if isinstance(message, messages.Setup):
+                self._set_up(message)
+            elif isinstance(message, messages.Run):
+                self._run(message, fds[0])
+                if self._exitcode:
+                    break
+            elif isinstance(message, messages.Stop):
+                break
+            else:
+                raise TypeError(f"a worker does not know {type(message).__name__}")
+        self._leave()
+
+    # --- one task -----------------------------------------------------------------------------
+
+    def _set_up(self, setup: messages.Setup) -> None:
+        self._rank = setup.place.rank
+        os.environ.clear()
+        os.environ.update(setup.environ)
+        sys.path[:] = setup.path
+        sys.argv[:] = setup.argv
+        os.chdir(setup.cwd)
+        main_module = types.ModuleType("__main__")
+        if setup.main_file is not None:
+            main_module.__file__ = setup.main_file
+        main_module.__builtins__ = __builtins__  # type: ignore[attr-defined]
+        sys.modules["__main__"] = main_module
+        config.set_active_spec(setup.spec)
+        import torch
+
+        # OMP_NUM_THREADS is read when the library is loaded, which was long before.
+        torch.set_num_threads(setup.num_threads)
+        if setup.spec.device_type == "cuda":
+            torch.cuda.set_device(setup.place.local_rank)
+
+    def _run(self, order: messages.Run, fd: int) -> None:
+        in_result = False
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            with payload.Payload.from_fd(fd) as packed:
+                function, args, kwargs = packed.load()
+                del packed
+            value = _user_call(function, args, kwargs)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            in_result = True
+            if order.wants_value:
+                with payload.dump_result(value) as result:
+                    self._report(messages.Returned(order.task), result.fd)
+            else:
+                self._report(messages.Returned(order.task))
+        except SystemExit as request:
+            self._obey_exit(order, request)
+        except BaseException as error:
+            self._report_failure(order, error, in_result)
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def _obey_exit(self, order: messages.Run, request: SystemExit) -> None:
+        code = request.code
+        if code is None or code == 0:
+            if order.wants_value:
+                with payload.dump_result(None) as result:
+                    self._report(messages.Returned(order.task), result.fd)
+            else:
+                self._report(messages.Returned(order.task))
+            return
+        if not isinstance(code, int):
+            print(code, file=sys.stderr, flush=True)  # what the interpreter does with a text
+            code = 1
+        self._exitcode = code
+        self._report(messages.Exiting(order.task, code))
+
+    def _report_failure(self, order: messages.Run, error: BaseException, in_result: bool) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the report must arrive whole
+        when = time.monotonic()
+        self._exitcode = 1
+        failure, packed = failures.pack(
+            error, task=order.task, rank=self._rank, when=when, in_result=in_result, skip_file=__file__
+        )
+        if packed is None:
+            self._report(failure)
+            return
+        with packed:
+            self._report(failure, packed.fd)
+
+    def _report(self, message: object, fd: int | None = None) -> None:
+        _flush_streams()
+        try:
+            self._channel.send(message, () if fd is None else (fd,))
+        except ChannelClosed:
+            self._abandon()
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def _leave(self) -> NoReturn:
+        """Do what an interpreter does at its end, but stop before C++ destructors run.
+
+        Those destructors abort the process when a process group's threads are still there, and
+        that would turn a success into a failure.
+        """
+        code = self._exitcode
+        try:
+            _shut_down_process_group()
+            # In the interpreter's order: threads that aren't daemons first, then exit handlers.
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+        except BaseException:
+            code = code or 1
+            sys.excepthook(*sys.exc_info())
+        finally:
+            _flush_streams()
+            os._exit(code & 0xFF)
+
+    def _abandon(self) -> NoReturn:
+        """The kernel is gone: nobody wants anything of this process group any more."""
+        process.kill_group(os.getpid(), signal.SIGKILL)
+        os._exit(1)
+
+    # --- service thread -----------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                message, fds = self._channel.recv()
+            except ChannelClosed:
+                self._abandon()
+            if isinstance(message, messages.AskStacks):
+                self._channel.send(messages.Stacks(stacks.describe(skip=threading.get_ident())))
+            else:
+                self._inbox.put((message, fds))
+
+
+def _user_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The frame below which everything is the user's."""
+    return function(*args, **kwargs)
+
+
+def _shut_down_process_group() -> None:
+    # The runtime owns the process group; a worker that never built one has nothing to end.
+    if "torch.distributed" in sys.modules:
+        from nbaccel.runtime.process_group import shutdown_process_group
+
+        shutdown_process_group()
+
+
+def _take_streams(out_fd: int, err_fd: int) -> None:
+    """Make the pipes fd 1 and 2, so that text written by C code goes there too."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(out_fd, 1)
+    os.dup2(err_fd, 2)
+    for fd in (null, out_fd, err_fd):
+        if fd > 2:
+            os.close(fd)
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _text_stream(1)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _text_stream(2)  # type: ignore[misc]
+
+
+def _text_stream(fd: int) -> io.TextIOWrapper:
+    raw = io.FileIO(fd, "w", closefd=False)
+    # Line by line: what was printed before a crash must be on its way already.
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
+    )
+
+
+def _flush_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue  # replaced and closed by user code, or nobody reads any more

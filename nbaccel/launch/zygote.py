@@ -1,0 +1,278 @@
+"""The zygote: a clean process that workers are forked from.
+
+::
+
+    kernel ──control channel──▶ zygote ──fork──▶ worker (leader of its own session)
+       ▲                          │
+       └──exit-status pipe of each worker, written when the zygote has reaped it
+
+It has imported torch, has run no tensor op, has touched no device and has one Python thread. So a
+fork of it is as good as a fresh interpreter, whatever the kernel did, and costs milliseconds.
+
+Invariants:
+
+* One thread. No user code runs here, and nothing is unpickled but messages of the kernel's.
+* A worker's process group is killed before the worker is reaped, so that its pid can't have been
+  reused and no grandchild outlives it. Signals go only to workers that aren't reaped yet.
+* When the kernel ends, however it ends, every worker's group is killed and the zygote leaves.
+* An import that starts threads or opens a device happens in a child zygote, which reports itself
+  unclean and is thrown away; this one stays as it was.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import select
+import signal
+import struct
+import sys
+import threading
+import warnings
+from typing import NoReturn
+
+from nbaccel.launch import messages, process
+from nbaccel.launch.channel import Channel
+
+BASE_MODULES = (
+    "torch",
+    "torch.distributed",
+    # DDP's constructor imports this one, and its defaults would then hold on to the process group.
+    "torch.distributed.nn",
+    "torch.nn.parallel",
+    "torch.utils.data",
+    "torch.utils.data.distributed",
+    "nbaccel.launch.worker",
+)
+"""Imported before the first fork."""
+
+DEFERRED_MODULES = ("torch._dynamo",)
+"""Imported in a child zygote while nobody waits: torch imports it at the first optimizer, and that
+costs as much as torch itself."""
+
+EXIT_STATUS = struct.Struct("!i")
+"""What an exit-status pipe carries: ``os.waitstatus_to_exitcode`` of the worker."""
+
+
+def main(control_fd: int, child_control_fd: int, kernel_pid: int) -> NoReturn:
+    """Entry point of the fresh interpreter that becomes the first zygote.
+
+    Args:
+        control_fd: this zygote's end of its control channel.
+        child_control_fd: control channel for the child zygote with :data:`DEFERRED_MODULES`; -1
+            for none.
+        kernel_pid: the process whose end is our end.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
+    process.adopt_orphans()
+    zygote = Zygote(Channel.from_fd(control_fd), kernel_pid)
+    # While imports run nobody looks at the channel.
+    process.die_with_parent(kernel_pid)
+    failed = import_all(BASE_MODULES)
+    process.outlive_parent()
+    zygote.report_ready((), failed)
+    if child_control_fd >= 0:
+        zygote.fork_zygote(messages.ForkZygote(DEFERRED_MODULES), child_control_fd)
+    zygote.serve()
+
+
+def import_all(modules: tuple[str, ...]) -> dict[str, str]:
+    """Import each module; what fails is returned with the reason and is not an error here."""
+    failed = {}
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:  # a module may even call sys.exit() when imported
+            failed[name] = f"{type(error).__name__}: {error}"
+    return failed
+
+
+def uncleanness() -> str:
+    """Why this process must not be forked, or an empty string."""
+    extra = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if extra:
+        return f"threads are running: {', '.join(extra)}"
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        for kind in ("cuda", "xpu"):
+            device_module = getattr(torch, kind, None)
+            # A private name, because the public one is also true after a fork of a live parent.
+            if device_module is not None and getattr(device_module, "_initialized", False):
+                return f"{kind} is initialised"
+    return ""
+
+
+class Zygote:
+    """Serves the control channel until the kernel is gone."""
+
+    def __init__(self, control: Channel, kernel_pid: int) -> None:
+        self._control = control
+        self._kernel_pid = kernel_pid
+        self._kernel = _open_pidfd(kernel_pid)
+        self._exit_pipes: dict[int, int] = {}  # worker pid -> write end of its exit-status pipe
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_r, False)
+        os.set_blocking(self._wake_w, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+
+    def report_ready(self, modules: tuple[str, ...], failed: dict[str, str]) -> None:
+        """Tell the kernel what this zygote is good for."""
+        # Objects that live now are shared by all forks; keep the collector's hands off them.
+        gc.collect()
+        gc.freeze()
+        self._control.send(messages.ZygoteReady(os.getpid(), modules, failed, uncleanness()))
+
+    def serve(self) -> NoReturn:
+        """Wait for requests, for children's ends and for the kernel's end."""
+        poller = select.poll()
+        poller.register(self._control.fileno(), select.POLLIN)
+        poller.register(self._wake_r, select.POLLIN)
+        if self._kernel is not None:
+            poller.register(self._kernel, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poller.poll()}
+            if self._wake_r in ready:
+                self._drain_wakeups()
+            self._reap()
+            if self._kernel is not None and self._kernel in ready:
+                self._leave()
+            if self._control.fileno() in ready:
+                requests, is_open = self._control.poll()
+                for request, fds in requests:
+                    self._handle(request, fds)
+                if not is_open:
+                    self._leave()
+
+    def fork_zygote(self, request: messages.ForkZygote, control_fd: int) -> None:
+        """A child zygote with further modules; it reports on its own control channel."""
+        parent = os.getpid()
+        pid = os.fork()
+        if pid:
+            os.close(control_fd)
+            return
+        try:
+            self._become_child()
+            child = Zygote(Channel.from_fd(control_fd), self._kernel_pid)
+            process.die_with_parent(parent)
+            failed = import_all(request.modules)
+            process.outlive_parent()
+            child.report_ready(request.modules, failed)
+            child.serve()
+        finally:
+            os._exit(1)
+
+    def _handle(self, request: object, fds: list[int]) -> None:
+        if isinstance(request, messages.Fork):
+            self._fork_worker(request, fds)
+        elif isinstance(request, messages.ForkZygote):
+            self.fork_zygote(request, fds[0])
+        elif isinstance(request, messages.Signal):
+            self._signal(request)
+        else:
+            raise TypeError(f"the zygote does not know {type(request).__name__}")
+
+    def _fork_worker(self, request: messages.Fork, fds: list[int]) -> None:
+        channel_fd, out_fd, err_fd, exit_fd = fds
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            for fd in fds:
+                os.close(fd)
+            self._control.send(messages.ForkFailed(error.errno or 0, error.strerror or str(error)))
+            return
+        if pid == 0:
+            try:
+                os.close(exit_fd)
+                self._become_child()
+                from nbaccel.launch.worker import main as worker_main
+
+                worker_main(channel_fd, out_fd, err_fd, parent)
+            finally:
+                os._exit(1)
+        for fd in (channel_fd, out_fd, err_fd):
+            os.close(fd)
+        self._exit_pipes[pid] = exit_fd
+        self._control.send(messages.Forked(pid))
+
+    def _become_child(self) -> None:
+        """Drop what belongs to this zygote alone; runs in a fresh fork."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._control.close()
+        for fd in (self._wake_r, self._wake_w, *self._exit_pipes.values()):
+            os.close(fd)
+        if self._kernel is not None:
+            os.close(self._kernel)
+        self._exit_pipes.clear()
+
+    def _signal(self, request: messages.Signal) -> None:
+        if request.pid not in self._exit_pipes:
+            return  # reaped already: the pid may belong to somebody else by now
+        if request.group:
+            process.kill_group(request.pid, request.signum)
+        else:
+            os.kill(request.pid, request.signum)
+
+    def _reap(self) -> None:
+        """Collect every child that has ended; orphans that we adopted are collected too."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            pid = ended.si_pid
+            exit_fd = self._exit_pipes.pop(pid, None)
+            if exit_fd is not None:
+                process.kill_group(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+            if exit_fd is not None:
+                self._publish(exit_fd, os.waitstatus_to_exitcode(status))
+
+    @staticmethod
+    def _publish(exit_fd: int, code: int) -> None:
+        try:
+            os.write(exit_fd, EXIT_STATUS.pack(code))
+        except BrokenPipeError:
+            return  # the kernel no longer cares for this worker
+        finally:
+            os.close(exit_fd)
+
+    def _drain_wakeups(self) -> None:
+        try:
+            while os.read(self._wake_r, 512):
+                continue
+        except BlockingIOError:
+            return
+
+    def _leave(self) -> NoReturn:
+        for pid in self._exit_pipes:
+            process.kill_group(pid, signal.SIGKILL)
+        os._exit(0)
+
+
+def _open_pidfd(pid: int) -> int | None:
+    """A descriptor that becomes readable when ``pid`` ends; None where the system has none."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        os._exit(0)
+    except OSError:
+        return None  # not offered by this system; end of file on the control channel remains
+
+
+def bootstrap() -> NoReturn:
+    """Read our arguments from the command line; ``launch.spawners`` writes them."""
+    control_fd, child_control_fd, kernel_pid = (int(word) for word in sys.argv[1:4])
+    main(control_fd, child_control_fd, kernel_pid)
+
+
+__all__ = ["BASE_MODULES", "DEFERRED_MODULES", "EXIT_STATUS", "Zygote", "bootstrap", "main"]
+

@@ -7,17 +7,20 @@ whose traceback shows the frames of the worker, and :func:`root_cause` picks the
 
 from __future__ import annotations
 
+import os
+import re
+import textwrap
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from tblib import Traceback
+from types import TracebackType
 
 from nbaccel.errors import WorkerError
 from nbaccel.launch import messages, payload
+from nbaccel.launch.frames import RemoteFrame, capture, rebuild
 
 _MAX_CHAIN = 8
+_MAX_LINE = 100
 
 _CONSEQUENCES = (
     # gloo, when a peer's process or its process group has gone
@@ -40,8 +43,7 @@ class PackedException:
     """An exception with what pickle would drop."""
 
     exception: BaseException
-    frames: dict[str, Any] | None
-    """The traceback as tblib's plain data."""
+    frames: tuple[RemoteFrame, ...]
     cause: PackedException | None
     context: PackedException | None
     suppress_context: bool
@@ -114,6 +116,14 @@ def revive(failed: messages.Failed, packed: payload.Payload | None) -> BaseExcep
     return error
 
 
+def without_our_frames(tb: TracebackType | None) -> TracebackType | None:
+    """Leave out the launcher's own frames in front of the worker's."""
+    ours = os.path.dirname(__file__)
+    while tb is not None and tb.tb_next is not None and os.path.dirname(tb.tb_frame.f_code.co_filename) == ours:
+        tb = tb.tb_next
+    return tb
+
+
 def root_cause(failures: Sequence[messages.Failed]) -> messages.Failed:
     """The first in time that isn't a mere consequence of another's end; else the first in time."""
     return min(failures, key=lambda failed: (failed.consequence, failed.when))
@@ -123,7 +133,9 @@ def summarise(others: Iterable[messages.Failed]) -> list[str]:
     """A line for each different failure, with the ranks that had it."""
     ranks: dict[tuple[str, bool], list[int]] = {}
     for failed in others:
-        line = f"{failed.type_name}: {failed.text}".split("\n", 1)[0]
+        # A bracketed place in torch's own C++ source leads such texts; it helps nobody here.
+        text = re.sub(r"^\[[^\]]*\]\s*", "", failed.text.split("\n", 1)[0])
+        line = textwrap.shorten(f"{failed.type_name}: {text}", _MAX_LINE, placeholder=" ...")
         ranks.setdefault((line, failed.consequence), []).append(failed.rank)
     lines = []
     for (line, consequence), members in ranks.items():
@@ -151,16 +163,18 @@ def _pack_chain(error: BaseException, depth: int) -> PackedException:
     def linked(other: BaseException | None) -> PackedException | None:
         return None if other is None or depth >= _MAX_CHAIN else _pack_chain(other, depth + 1)
 
-    frames = None if error.__traceback__ is None else Traceback(error.__traceback__).to_dict()
     return PackedException(
-        error, frames, linked(error.__cause__), linked(error.__context__), error.__suppress_context__
+        error,
+        capture(error.__traceback__),
+        linked(error.__cause__),
+        linked(error.__context__),
+        error.__suppress_context__,
     )
 
 
 def _unpack_chain(packed: PackedException) -> BaseException:
     error = packed.exception
-    if packed.frames is not None:
-        error.__traceback__ = Traceback.from_dict(packed.frames).as_traceback()
+    error.__traceback__ = rebuild(packed.frames)
     if packed.cause is not None:
         error.__cause__ = _unpack_chain(packed.cause)
     if packed.context is not None:
@@ -169,7 +183,7 @@ def _unpack_chain(packed: PackedException) -> BaseException:
     return error
 
 
-def _without_leading(tb: Any, skip_file: str) -> Any:
+def _without_leading(tb: TracebackType | None, skip_file: str) -> TracebackType | None:
     while tb is not None and tb.tb_frame.f_code.co_filename == skip_file and tb.tb_next is not None:
         tb = tb.tb_next
     return tb

@@ -15,7 +15,7 @@ from nbaccel import config
 from nbaccel.config import LaunchSpec
 from nbaccel.launch import devices as device_discovery
 from nbaccel.launch import messages, payload, process, spawners, zygote_client
-from nbaccel.launch.failures import describe_ranks
+from nbaccel.launch.failures import describe_ranks, without_our_frames
 from nbaccel.launch.group import WorkerGroup
 from nbaccel.launch.output import MODES as OUTPUT_MODES
 from nbaccel.launch.output import Router
@@ -100,6 +100,7 @@ def notebook_launcher(
         LaunchTimeout: not over after ``timeout`` seconds.
         KeyboardInterrupt: the cell was interrupted; the workers are gone.
     """
+    __tracebackhide__ = True  # IPython leaves our frame out of the traceback
     _check_call(function, args)
     _check_choice("start_method", start_method, spawners.START_METHODS)
     _check_choice("output", output, OUTPUT_MODES)
@@ -133,8 +134,9 @@ def notebook_launcher(
                     master_addr=master_addr,
                     port=port,
                 )
-            except Exception as error:
-                if attempts_left <= 0:
+            except BaseException as error:
+                if attempts_left <= 0 or not isinstance(error, Exception):
+                    error.__traceback__ = without_our_frames(error.__traceback__)
                     raise
                 attempts_left -= 1
                 print(f"nbaccel: {type(error).__name__}: {error}; starting anew", file=sys.stderr)

@@ -43,8 +43,8 @@ class ZygoteReady:
     """All imports are done and forks are served from now on."""
 
     pid: int
-    modules: tuple[str, ...]
-    """What was imported beyond the base set."""
+    loaded: frozenset[str]
+    """Every module that a fork has at once."""
     failed: Mapping[str, str]
     """Module -> why its import failed."""
     unclean: str

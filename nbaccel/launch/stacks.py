@@ -6,6 +6,9 @@ import sys
 import threading
 import traceback
 
+USER_CALL = "_user_call"
+"""Name of the function of ours below which everything is the user's."""
+
 
 def describe(skip: int | None = None) -> str:
     """One block a thread, the main thread first; ``skip`` is the identity of a thread to leave out."""
@@ -16,5 +19,13 @@ def describe(skip: int | None = None) -> str:
         if ident == skip:
             continue
         name = names.get(ident, f"thread {ident}")
-        blocks.append(f"{name}:\n" + "".join(traceback.format_stack(frame)))
+        blocks.append(f"{name}:\n" + "".join(traceback.format_list(_below_us(traceback.extract_stack(frame)))))
     return "\n".join(blocks)
+
+
+def _below_us(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:
+    """What user code calls; everything where user code isn't running."""
+    for index, frame in enumerate(frames):
+        if frame.name == USER_CALL:
+            return list(frames[index + 1 :])
+    return list(frames)

@@ -72,7 +72,7 @@ def main(control_fd: int, child_control_fd: int, kernel_pid: int) -> NoReturn:
     process.die_with_parent(kernel_pid)
     failed = import_all(BASE_MODULES)
     process.outlive_parent()
-    zygote.report_ready((), failed)
+    zygote.report_ready(failed)
     if child_control_fd >= 0:
         zygote.fork_zygote(messages.ForkZygote(DEFERRED_MODULES), child_control_fd)
     zygote.serve()
@@ -118,12 +118,12 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
 
-    def report_ready(self, modules: tuple[str, ...], failed: dict[str, str]) -> None:
+    def report_ready(self, failed: dict[str, str]) -> None:
         """Tell the kernel what this zygote is good for."""
         # Objects that live now are shared by all forks; keep the collector's hands off them.
         gc.collect()
         gc.freeze()
-        self._control.send(messages.ZygoteReady(os.getpid(), modules, failed, uncleanness()))
+        self._control.send(messages.ZygoteReady(os.getpid(), frozenset(sys.modules), failed, uncleanness()))
 
     def serve(self) -> NoReturn:
         """Wait for requests, for children's ends and for the kernel's end."""
@@ -159,7 +159,7 @@ class Zygote:
             process.die_with_parent(parent)
             failed = import_all(request.modules)
             process.outlive_parent()
-            child.report_ready(request.modules, failed)
+            child.report_ready(failed)
             child.serve()
         finally:
             os._exit(1)

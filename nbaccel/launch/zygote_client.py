@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from nbaccel.errors import LaunchError
-from nbaccel.launch import messages, zygote
+from nbaccel.launch import messages
 from nbaccel.launch.channel import Channel, ChannelClosed
 
 _READY_TIMEOUT = 120.0
@@ -35,10 +35,8 @@ _NOT_LOAD_TIME = ("OMP_NUM_THREADS",)
 class Zygote:
     """A running zygote process, as the kernel sees it."""
 
-    def __init__(self, channel: Channel, modules: frozenset[str]) -> None:
+    def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self.modules = modules
-        """What it has imported, or is importing, beyond the base set."""
         self.ready: messages.ZygoteReady | None = None
         self._lock = threading.Lock()
 
@@ -99,7 +97,7 @@ class Zygote:
         channel, theirs = Channel.pair()
         with theirs:
             self._channel.send(messages.ForkZygote(tuple(sorted(modules))), (theirs.fileno(),))
-        return Zygote(channel, self.modules | modules)
+        return Zygote(channel)
 
     def is_alive(self) -> bool:
         """Whether its end of the channel is open, as far as can be told without asking."""
@@ -126,8 +124,8 @@ class _Family:
         child_channel, child_theirs = Channel.pair()
         with theirs, child_theirs:
             self.process = self._start(theirs.fileno(), child_theirs.fileno())
-        self.root = Zygote(channel, frozenset())
-        self.candidates = [Zygote(child_channel, frozenset(zygote.DEFERRED_MODULES))]
+        self.root = Zygote(channel)
+        self.candidates = [Zygote(child_channel)]
         self.not_preloadable: set[str] = set()
 
     def _start(self, control_fd: int, child_control_fd: int) -> subprocess.Popen[bytes]:
@@ -169,7 +167,8 @@ class _Family:
     def preload(self, modules: frozenset[str]) -> Zygote:
         """A clean zygote that has ``modules``, as far as their imports let it stay clean."""
         best = self.newest_clean()
-        wanted = modules - best.modules - self.not_preloadable
+        assert best.ready is not None
+        wanted = modules - best.ready.loaded - self.not_preloadable
         if not wanted:
             return best
         child = best.fork_zygote(wanted)

@@ -111,7 +111,9 @@ class Channel:
     def _fill(self, flags: int) -> None:
         fds = array.array("i")
         try:
-            data, ancillary, _, _ = self._sock.recvmsg(_CHUNK, socket.CMSG_LEN(_MAX_FDS * fds.itemsize), flags)
+            data, ancillary, _, _ = self._sock.recvmsg(
+                _CHUNK, socket.CMSG_LEN(_MAX_FDS * fds.itemsize), flags
+            )
         except ConnectionResetError as error:
             raise ChannelClosed("the other end of the channel is gone") from error
         for level, kind, payload in ancillary:

@@ -70,7 +70,7 @@ def _built_for_accelerators() -> bool:
 
 def _ask() -> Accelerators:
     try:
-        answer = subprocess.run(
+        answer = subprocess.run(  # noqa: S603  # our own text
             [sys.executable, "-c", _PROBE],
             capture_output=True,
             text=True,

@@ -7,12 +7,12 @@ whose traceback shows the frames of the worker, and :func:`root_cause` picks the
 
 from __future__ import annotations
 
-import os
 import re
 import textwrap
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
 from nbaccel.errors import WorkerError
@@ -68,7 +68,7 @@ def pack(
     try:
         packed = payload.dump_result(_pack_chain(error, 0))
         packed.load()  # an exception that can't be rebuilt here can't be rebuilt there either
-    except Exception:
+    except Exception:  # noqa: BLE001
         # The type name, the text and the traceback go in any case.
         if packed is not None:
             packed.close()
@@ -103,7 +103,7 @@ def revive(failed: messages.Failed, packed: payload.Payload | None) -> BaseExcep
     if packed is not None:
         try:
             error = _unpack_chain(packed.load())
-        except Exception:
+        except Exception:  # noqa: BLE001
             error = None  # its class can't be rebuilt in this process; the text is told instead
     if error is None:
         error = WorkerError(f"{failed.type_name}: {failed.text}")
@@ -118,8 +118,8 @@ def revive(failed: messages.Failed, packed: payload.Payload | None) -> BaseExcep
 
 def without_our_frames(tb: TracebackType | None) -> TracebackType | None:
     """Leave out the launcher's own frames in front of the worker's."""
-    ours = os.path.dirname(__file__)
-    while tb is not None and tb.tb_next is not None and os.path.dirname(tb.tb_frame.f_code.co_filename) == ours:
+    ours = Path(__file__).parent
+    while tb is not None and tb.tb_next is not None and Path(tb.tb_frame.f_code.co_filename).parent == ours:
         tb = tb.tb_next
     return tb
 
@@ -192,5 +192,5 @@ def _without_leading(tb: TracebackType | None, skip_file: str) -> TracebackType 
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as broken:
+    except Exception as broken:  # noqa: BLE001
         return f"<str() of it raised {type(broken).__name__}>"

@@ -76,10 +76,11 @@ def _frame_like(remote: RemoteFrame) -> types.FrameType:
     )
     namespace = {"__name__": remote.module, "__file__": remote.filename}
     try:
-        exec(code, namespace)
+        exec(code, namespace)  # noqa: S102  # the stub above
     except StopAsyncIteration as error:
         tb = error.__traceback__
-        assert tb is not None and tb.tb_next is not None
+        assert tb is not None
+        assert tb.tb_next is not None
         return tb.tb_next.tb_frame
     raise AssertionError("the stub did not raise")
 

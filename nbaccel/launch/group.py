@@ -19,6 +19,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Self
 
 from nbaccel.launch import messages
 from nbaccel.launch.channel import Channel, ChannelClosed
@@ -135,7 +136,7 @@ class WorkerGroup:
             self.members.clear()
             self._selector.close()
 
-    def __enter__(self) -> WorkerGroup:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from nbaccel import config
 from nbaccel.config import LaunchSpec
 from nbaccel.launch import devices as device_discovery
-from nbaccel.launch import messages, payload, process, spawners, zygote_client
+from nbaccel.launch import messages, notices, payload, process, spawners, zygote_client
 from nbaccel.launch.failures import describe_ranks, without_our_frames
 from nbaccel.launch.group import WorkerGroup
 from nbaccel.launch.output import MODES as OUTPUT_MODES
@@ -39,11 +39,11 @@ def notebook_launcher(
     num_nodes: int = 1,
     rdzv_backend: str = "static",
     rdzv_endpoint: str = "",
-    rdzv_conf: Mapping[str, Any] | None = None,
-    rdzv_id: str = "none",
+    rdzv_conf: Mapping[str, Any] | None = None,  # noqa: ARG001  # documented as taken only
+    rdzv_id: str = "none",  # noqa: ARG001
     max_restarts: int = 0,
-    monitor_interval: float = 0.1,
-    log_line_prefix_template: str | None = None,
+    monitor_interval: float = 0.1,  # noqa: ARG001
+    log_line_prefix_template: str | None = None,  # noqa: ARG001
     *,
     kwargs: Mapping[str, Any] | None = None,
     devices: Sequence[int] | None = None,
@@ -139,7 +139,7 @@ def notebook_launcher(
                     error.__traceback__ = without_our_frames(error.__traceback__)
                     raise
                 attempts_left -= 1
-                print(f"nbaccel: {type(error).__name__}: {error}; starting anew", file=sys.stderr)
+                notices.warn(f"{type(error).__name__}: {error}; starting anew")
 
 
 def debug_launcher(function: Callable[..., Any], args: Sequence[Any] = (), num_processes: int = 2) -> Any:
@@ -241,7 +241,7 @@ def _launch_once(
     router = Router(output_mode, ranks, main_rank=first_rank)
     rendezvous = open_rendezvous(master_addr, port, num_nodes=spec.num_nodes, node_rank=spec.node_rank)
     try:
-        print(f"nbaccel: {describe(spec)}", flush=True)
+        notices.announce(describe(spec))
         setup = _setup_maker(spec, rendezvous, env)
         with Interrupts() as interrupts, WorkerGroup(router) as group:
             interrupts.listen(group)
@@ -269,7 +269,9 @@ def _setup_maker(
 ) -> Callable[[int], messages.Setup]:
     inherited = {**os.environ, **{name: str(value) for name, value in (env or {}).items()}}
     threads = inherited.get("OMP_NUM_THREADS", "")
-    num_threads = int(threads) if threads.isdecimal() else max(1, process.usable_cores() // spec.num_processes)
+    num_threads = (
+        int(threads) if threads.isdecimal() else max(1, process.usable_cores() // spec.num_processes)
+    )
     main_file = getattr(sys.modules["__main__"], "__file__", None)
 
     def setup(local_rank: int) -> messages.Setup:
@@ -292,7 +294,7 @@ def _setup_maker(
             spec=spec,
             place=place,
             environ=environ,
-            cwd=os.getcwd(),
+            cwd=os.getcwd(),  # noqa: PTH109  # a text, for a message
             path=tuple(sys.path),
             argv=tuple(sys.argv),
             main_file=main_file,
@@ -303,7 +305,9 @@ def _setup_maker(
 
 
 def _visibility_name(device_type: str) -> str:
-    return {"cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}.get(device_type, "CUDA_VISIBLE_DEVICES")
+    return {"cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}.get(
+        device_type, "CUDA_VISIBLE_DEVICES"
+    )
 
 
 def _visible(spec: LaunchSpec, inherited: Mapping[str, str]) -> str:
@@ -350,7 +354,7 @@ def _check_count(name: str, value: object) -> None:
 
 
 def _check_port(value: int | str | None) -> int | None:
-    if value is None or value == "" or value == 0 or value == "0":
+    if value in {None, "", 0, "0"}:
         return None
     try:
         port = int(value)

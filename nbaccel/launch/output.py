@@ -72,9 +72,12 @@ class Router:
     def passes_through(self) -> bool:
         return not self._labelled
 
-    def line(self, rank: int, is_err: bool, text: str) -> None:
+    def remember(self, rank: int, is_err: bool, text: str) -> None:
         if is_err:
             self._tails[rank].append(text)
+
+    def line(self, rank: int, is_err: bool, text: str) -> None:
+        self.remember(rank, is_err, text)
         if self.is_shown(rank):
             self._screen.write(is_err, self._label(rank), text)
         else:
@@ -125,10 +128,9 @@ class _Stream:
     def _emit(self, line: str) -> None:
         router = self._router
         if router.passes_through and router.is_shown(self._rank):
-            if self._is_err:
-                router._tails[self._rank].append(line)
-            return
-        router.line(self._rank, self._is_err, line)
+            router.remember(self._rank, self._is_err, line)
+        else:
+            router.line(self._rank, self._is_err, line)
 
 
 class _Screen:

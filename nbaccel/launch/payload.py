@@ -16,7 +16,7 @@ import mmap
 import os
 import pickle
 import struct
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from nbaccel.launch import pickling
 
@@ -72,7 +72,7 @@ class Payload:
             os.close(self.fd)
             self.fd = -1
 
-    def __enter__(self) -> Payload:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -111,8 +111,7 @@ def _dump(obj: Any, pickler_class: type[pickling.Pickler]) -> Payload:
             stream_length = file.tell() - _HEADER.size
             index = [_write_buffer(file, buffer) for buffer in buffers]
             index_offset = file.tell()
-            for entry in index:
-                file.write(_INDEX_ENTRY.pack(*entry))
+            file.writelines(_INDEX_ENTRY.pack(*entry) for entry in index)
             file.seek(0)
             file.write(_HEADER.pack(_MAGIC, stream_length, index_offset))
     except BaseException:

@@ -1,4 +1,4 @@
-"""cloudpickle with the rules of the launcher.
+"""Pickling by cloudpickle with the rules of the launcher.
 
 * Functions keep the file name of their code, and the source of notebook cells travels along, so a
   traceback in a worker shows the line of the cell.
@@ -14,15 +14,19 @@ from __future__ import annotations
 
 import ctypes
 import linecache
-import os
 import pickle
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Any
 
 import cloudpickle
 from cloudpickle import cloudpickle as _cp
+
+# ruff: noqa: SLF001
+# Where cloudpickle leaves a rule to be changed, its private reducers are what a rule is made of; each
+# use is covered by a test, so that a release that renames one is noticed.
 
 _DYNAMIC = "<dynamic-code>"
 
@@ -94,7 +98,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             tensor.requires_grad,
         )
 
-    def _home_of(self, tensor: Any) -> str:
+    def _home_of(self, _tensor: Any) -> str:
         """Device type on which the reader puts a tensor of an accelerator."""
         return "cpu"
 
@@ -166,14 +170,14 @@ def _main_globals() -> dict[str, Any]:
 
 
 def _make_code(args: tuple[Any, ...], filename: str, source: str) -> types.CodeType:
-    if filename not in linecache.cache and not os.path.exists(filename):
+    if filename not in linecache.cache and not Path(filename).exists():
         # No modification time: an entry that linecache.checkcache() must leave alone.
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     return types.CodeType(*args)
 
 
 def _set_class_state(cls: type, state: tuple[Any, Any]) -> type:
-    """cloudpickle's way, a note that the kernel has this class, and its place in ``__main__``."""
+    """What cloudpickle does, a note that the kernel has this class, and its place in ``__main__``."""
     _cp._class_setstate(cls, state)
     _classes_from_kernel.add(_cp._get_or_create_tracker_id(cls))
     if cls.__module__ == "__main__" and "." not in cls.__qualname__:
@@ -192,7 +196,7 @@ def _rebuild_storage(buffer: Any) -> Any:
     import torch
 
     if len(buffer) == 0:
-        return torch.UntypedStorage(0)
+        return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
     return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
 
 
@@ -234,7 +238,7 @@ def _with_own_state_setter(reduced: tuple[Any, ...]) -> tuple[Any, ...]:
 def _cell_source(filename: str) -> str | None:
     """Source of a notebook cell: in :mod:`linecache`, but not a file that the worker can read."""
     entry = linecache.cache.get(filename)
-    if entry is None or len(entry) != 4 or os.path.exists(filename):
+    if entry is None or len(entry) != 4 or Path(filename).exists():
         return None
     return "".join(entry[2])
 

@@ -14,6 +14,7 @@ from functools import cache
 import psutil
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -21,7 +22,7 @@ def _prctl(option: int, value: int) -> None:
     if not sys.platform.startswith("linux"):
         return
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), f"prctl({option})")
 
@@ -34,6 +35,12 @@ def die_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def set_name(name: str) -> None:
+    """The name in process listings (Linux; it keeps 15 bytes of it)."""
+    buffer = ctypes.create_string_buffer(name.encode())
+    _prctl(_PR_SET_NAME, ctypes.addressof(buffer))
 
 
 def outlive_parent() -> None:

@@ -88,7 +88,7 @@ def open_rendezvous(address: str, port: int | None, *, num_nodes: int, node_rank
 def _serve_store(listen_fd: int, port: int) -> Any:
     import torch.distributed as dist
 
-    return dist.TCPStore(
+    return dist.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1",
         port,
         is_master=True,

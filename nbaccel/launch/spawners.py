@@ -105,7 +105,7 @@ class SpawnSpawner:
         )
         words = [str(number) for number in (channel_fd, out_fd, err_fd, os.getpid())]
         try:
-            child = subprocess.Popen(
+            child = subprocess.Popen(  # noqa: S603  # our own text
                 [sys.executable, "-c", code, *words, name],
                 pass_fds=(channel_fd, out_fd, err_fd),
                 stdin=subprocess.DEVNULL,
@@ -132,7 +132,7 @@ class ForkSpawner:
                 _close_all_but(channel_fd, out_fd, err_fd)
                 from nbaccel.launch.worker import main
 
-                main(channel_fd, out_fd, err_fd, parent)
+                main(channel_fd, out_fd, err_fd, parent, name)
             finally:
                 os._exit(1)
         return _Child(pid)
@@ -176,7 +176,7 @@ def _fresh_worker() -> NoReturn:
     from nbaccel.launch.worker import main
 
     channel_fd, out_fd, err_fd, parent = (int(word) for word in sys.argv[1:5])
-    main(channel_fd, out_fd, err_fd, parent)
+    main(channel_fd, out_fd, err_fd, parent, sys.argv[5])
 
 
 def _close_all_but(*keep: int) -> None:

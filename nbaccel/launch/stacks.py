@@ -15,11 +15,14 @@ def describe(skip: int | None = None) -> str:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
     blocks = []
-    for ident, frame in sorted(sys._current_frames().items(), key=lambda item: item[0] != main):
+    running = sys._current_frames()  # noqa: SLF001  # private by name, documented all the same
+    for ident, frame in sorted(running.items(), key=lambda item: item[0] != main):
         if ident == skip:
             continue
         name = names.get(ident, f"thread {ident}")
-        blocks.append(f"{name}:\n" + "".join(traceback.format_list(_below_us(traceback.extract_stack(frame)))))
+        blocks.append(
+            f"{name}:\n" + "".join(traceback.format_list(_below_us(traceback.extract_stack(frame))))
+        )
     return "\n".join(blocks)
 
 

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from nbaccel.errors import LaunchTimeout, WorkerDied
-from nbaccel.launch import failures, process
+from nbaccel.launch import failures, notices, process
 from nbaccel.launch.group import Member, WorkerGroup
 from nbaccel.launch.output import Router
 
@@ -55,7 +54,7 @@ class Interrupts:
         os.set_blocking(self._wake_w, False)
         os.set_blocking(self._wake_r, False)
 
-    def __enter__(self) -> Interrupts:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._previous = signal.signal(signal.SIGINT, self._note)
             self._installed = True
@@ -88,7 +87,9 @@ class Interrupts:
 class Supervisor:
     """Carries one call to its end on a group of workers."""
 
-    def __init__(self, group: WorkerGroup, router: Router, interrupts: Interrupts, timeout: float | None) -> None:
+    def __init__(
+        self, group: WorkerGroup, router: Router, interrupts: Interrupts, timeout: float | None
+    ) -> None:
         self._group = group
         self._router = router
         self._interrupts = interrupts
@@ -139,10 +140,7 @@ class Supervisor:
         for member in self._group.members:
             if member.exitcode:
                 how = _describe_end(member.exitcode)
-                print(
-                    f"nbaccel: rank {member.rank} ended with {how} after its function had returned",
-                    file=sys.stderr,
-                )
+                notices.warn(f"rank {member.rank} ended with {how} after its function had returned")
 
     # --- the four ends ------------------------------------------------------------------------
 
@@ -163,10 +161,13 @@ class Supervisor:
             if other is not member and other.failure is None:
                 notes.append(f"rank {other.rank} also {_story_of(other)}")
         if stopped:
-            notes.append(f"{failures.describe_ranks(stopped)} {'were' if len(stopped) > 1 else 'was'} stopped")
-        if len(self._group.members) > 1 or notes:
-            story = "; ".join([f"raised by rank {member.rank}", *notes])
-            error.add_note(f"nbaccel: {story}")
+            notes.append(
+                f"{failures.describe_ranks(stopped)} {'were' if len(stopped) > 1 else 'was'} stopped"
+            )
+        if member.failure is not None and len(self._group.members) > 1:
+            notes.insert(0, f"raised by rank {member.rank}")
+        if notes:
+            error.add_note(f"nbaccel: {'; '.join(notes)}")
         raise error
 
     def _error_of(self, member: Member) -> BaseException:
@@ -212,7 +213,9 @@ class Supervisor:
     def _collect_stacks(self) -> str:
         self._group.ask_stacks()
         asked = self._group.running()
-        self._group.pump_until(lambda: all(m.stacks is not None or m.has_exited for m in asked), STACKS_PATIENCE)
+        self._group.pump_until(
+            lambda: all(member.stacks is not None or member.has_exited for member in asked), STACKS_PATIENCE
+        )
         blocks = []
         for member in asked:
             text = member.stacks or "does not answer: it is stuck in C code that holds the interpreter"
@@ -222,10 +225,9 @@ class Supervisor:
     def _report_late(self) -> None:
         stacks = self._collect_stacks()
         late = failures.describe_ranks(member.rank for member in self._group.running())
-        print(
-            f"nbaccel: {late} did not end within {SHUTDOWN_PATIENCE:.0f} s after the function had returned "
-            f"and is stopped\n{stacks}",
-            file=sys.stderr,
+        notices.warn(
+            f"{late} did not end within {SHUTDOWN_PATIENCE:.0f} s after the function had returned "
+            f"and is stopped\n{stacks}"
         )
 
 

@@ -46,7 +46,7 @@ def _descend(obj: Any, reason: str, seen: set[int], depth: int) -> tuple[list[st
 def _failure(obj: Any) -> str | None:
     try:
         cloudpickle.Pickler(io.BytesIO(), protocol=5, buffer_callback=lambda _: None).dump(obj)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         return str(error) or type(error).__name__
     return None
 

@@ -29,7 +29,7 @@ from nbaccel.launch import failures, messages, payload, process, stacks
 from nbaccel.launch.channel import Channel, ChannelClosed
 
 
-def main(channel_fd: int, out_fd: int, err_fd: int, parent: int) -> NoReturn:
+def main(channel_fd: int, out_fd: int, err_fd: int, parent: int, name: str) -> NoReturn:
     """Run as a worker until told to stop. Never returns.
 
     Args:
@@ -37,8 +37,11 @@ def main(channel_fd: int, out_fd: int, err_fd: int, parent: int) -> NoReturn:
         out_fd: becomes fd 1.
         err_fd: becomes fd 2.
         parent: pid of the process that started this one; when it ends, so does this one.
+        name: what process listings show.
     """
-    os.setsid()
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    process.set_name(name)
     process.die_with_parent(parent)
     _take_streams(out_fd, err_fd)
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
@@ -115,7 +118,7 @@ class Worker:
                 self._report(messages.Returned(order.task))
         except SystemExit as request:
             self._obey_exit(order, request)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             self._report_failure(order, error, in_result)
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -130,7 +133,7 @@ class Worker:
                 self._report(messages.Returned(order.task))
             return
         if not isinstance(code, int):
-            print(code, file=sys.stderr, flush=True)  # what the interpreter does with a text
+            sys.stderr.write(f"{code}\n")  # what the interpreter does with a text
             code = 1
         self._exitcode = code
         self._report(messages.Exiting(order.task, code))
@@ -167,9 +170,9 @@ class Worker:
         try:
             _shut_down_process_group()
             # In the interpreter's order: threads that aren't daemons first, then exit handlers.
-            threading._shutdown()  # type: ignore[attr-defined]
-            atexit._run_exitfuncs()
-        except BaseException:
+            threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+            atexit._run_exitfuncs()  # noqa: SLF001
+        except BaseException:  # noqa: BLE001
             code = code or 1
             sys.excepthook(*sys.exc_info())
         finally:

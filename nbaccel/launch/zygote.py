@@ -84,7 +84,7 @@ def import_all(modules: tuple[str, ...]) -> dict[str, str]:
     for name in modules:
         try:
             importlib.import_module(name)
-        except BaseException as error:  # a module may even call sys.exit() when imported
+        except BaseException as error:  # noqa: BLE001  # a module may even call sys.exit() when imported
             failed[name] = f"{type(error).__name__}: {error}"
     return failed
 
@@ -190,7 +190,7 @@ class Zygote:
                 self._become_child()
                 from nbaccel.launch.worker import main as worker_main
 
-                worker_main(channel_fd, out_fd, err_fd, parent)
+                worker_main(channel_fd, out_fd, err_fd, parent, request.name)
             finally:
                 os._exit(1)
         for fd in (channel_fd, out_fd, err_fd):
@@ -275,4 +275,3 @@ def bootstrap() -> NoReturn:
 
 
 __all__ = ["BASE_MODULES", "DEFERRED_MODULES", "EXIT_STATUS", "Zygote", "bootstrap", "main"]
-

@@ -25,6 +25,7 @@ from nbaccel.launch.channel import Channel, ChannelClosed
 _READY_TIMEOUT = 120.0
 _PRELOAD_TIMEOUT = 60.0
 _LEAVE_TIMEOUT = 0.5
+_LOG_TAIL = 1 << 16
 
 _LOAD_TIME_NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHASHSEED", "TORCH_LOGS", "TORCH_CPP_LOG_LEVEL")
 _LOAD_TIME_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_")
@@ -119,7 +120,7 @@ class _Family:
         self.owner = os.getpid()
         self.load_time_environ = _load_time_environ()
         # Its own stderr goes to a file without a name, read only when it dies.
-        self.log: IO[bytes] = open(os.memfd_create("nbaccel-zygote-log"), "rb")  # noqa: SIM115
+        self.log: IO[bytes] = os.fdopen(os.memfd_create("nbaccel-zygote-log"), "rb")
         channel, theirs = Channel.pair()
         child_channel, child_theirs = Channel.pair()
         with theirs, child_theirs:
@@ -130,13 +131,15 @@ class _Family:
 
     def _start(self, control_fd: int, child_control_fd: int) -> subprocess.Popen[bytes]:
         if not sys.executable:
-            raise LaunchError("this interpreter has no executable (sys.executable is empty); use start_method='fork'")
+            raise LaunchError(
+                "sys.executable is empty, so no process can be started; use start_method='fork'"
+            )
         code = (
             f"import sys; sys.path[:] = {sys.path!r}; "
             "from nbaccel.launch.zygote import bootstrap; bootstrap()"
         )
         words = [str(number) for number in (control_fd, child_control_fd, os.getpid())]
-        return subprocess.Popen(
+        return subprocess.Popen(  # noqa: S603  # our own text
             [sys.executable, "-c", code, *words],
             pass_fds=(control_fd, child_control_fd),
             stdin=subprocess.DEVNULL,
@@ -190,8 +193,10 @@ class _Family:
         return child
 
     def log_text(self) -> str:
+        """The end of what it and its imports wrote."""
         size = os.fstat(self.log.fileno()).st_size
-        return os.pread(self.log.fileno(), min(size, 1 << 16), max(0, size - (1 << 16))).decode("utf-8", "replace")
+        start = max(0, size - _LOG_TAIL)
+        return os.pread(self.log.fileno(), size - start, start).decode("utf-8", "replace")
 
     def is_usable(self) -> bool:
         return (

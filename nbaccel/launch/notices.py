@@ -1,0 +1,17 @@
+"""What nbaccel itself says in a cell: one line each, marked as its own."""
+
+from __future__ import annotations
+
+import sys
+
+
+def announce(text: str) -> None:
+    """Say what is about to happen, on standard output."""
+    sys.stdout.write(f"nbaccel: {text}\n")
+    sys.stdout.flush()
+
+
+def warn(text: str) -> None:
+    """Say what went otherwise than one might expect, on standard error."""
+    sys.stderr.write(f"nbaccel: {text}\n")
+    sys.stderr.flush()

@@ -49,6 +49,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             module = getattr(obj, "__module__", None)
             if isinstance(module, str):
                 self.modules.add(module)
+        if isinstance(obj, BaseException) and _needs_help(type(obj)):
+            return _rebuild_exception, (type(obj), obj.args), dict(vars(obj))
         torch = sys.modules.get("torch")
         if torch is not None and type(obj) is torch.Tensor:
             reduced = self._reduce_tensor(obj, torch)
@@ -222,7 +224,24 @@ def _tensor_to_device(tensor: Any, device_type: str, requires_grad: bool) -> Any
     return tensor.requires_grad_(requires_grad) if requires_grad else tensor
 
 
+def _rebuild_exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    error = cls.__new__(cls, *args)
+    # What the class's own __init__ handed up to it; attributes follow as state.
+    _builtin_base(cls).__init__(error, *args)
+    return error
+
+
 # --- helpers ----------------------------------------------------------------------------------
+
+
+def _builtin_base(cls: type[BaseException]) -> type[BaseException]:
+    return next(base for base in cls.__mro__ if base.__module__ == "builtins")
+
+
+def _needs_help(cls: type[BaseException]) -> bool:
+    """Whether pickle's own way, ``cls(*args)``, would call an ``__init__`` that takes something else."""
+    base = _builtin_base(cls)
+    return cls.__init__ is not base.__init__ and cls.__reduce__ is base.__reduce__
 
 
 def _by_reference(cls: type) -> bool:

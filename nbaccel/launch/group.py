@@ -26,6 +26,7 @@ from nbaccel.launch.channel import Channel, ChannelClosed
 from nbaccel.launch.output import Router
 from nbaccel.launch.payload import Payload
 from nbaccel.launch.spawners import Spawner, WorkerProcess
+from nbaccel.launch.whereabouts import Whereabouts
 
 _READ_SIZE = 1 << 16
 _READS_A_TURN = 16
@@ -51,6 +52,8 @@ class Member:
     """Code of ``sys.exit(code)``."""
     stacks: str | None = None
     """Last answer to :class:`~nbaccel.launch.messages.AskStacks`."""
+    whereabouts: Whereabouts | None = None
+    """Last answer to :class:`~nbaccel.launch.messages.AskWhereabouts`."""
     has_exited: bool = False
     exited_at: float = 0.0
     exitcode: int | None = None
@@ -160,6 +163,12 @@ class WorkerGroup:
             member.stacks = None
             self._send(member, messages.AskStacks())
 
+    def ask_whereabouts(self) -> None:
+        """Ask every worker what it does; the answers arrive in ``member.whereabouts``."""
+        for member in self.running():
+            member.whereabouts = None
+            self._send(member, messages.AskWhereabouts())
+
     def signal(self, signum: int, *, group: bool = False) -> None:
         """Signal every worker that runs."""
         for member in self.running():
@@ -267,6 +276,8 @@ class WorkerGroup:
             member.exited_at = time.monotonic()
         elif isinstance(message, messages.Stacks):
             member.stacks = message.text
+        elif isinstance(message, messages.Here):
+            member.whereabouts = message.whereabouts
         else:
             raise TypeError(f"the launcher does not know {type(message).__name__}")
 

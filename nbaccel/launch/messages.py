@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nbaccel.config import LaunchSpec
+from nbaccel.launch.whereabouts import Whereabouts
 from nbaccel.runtime.environment import ProcessEnvironment
 
 # --- kernel -> zygote -------------------------------------------------------------------------
@@ -103,6 +104,11 @@ class AskStacks:
 
 
 @dataclass(frozen=True)
+class AskWhereabouts:
+    """Report in short what the main thread does."""
+
+
+@dataclass(frozen=True)
 class Stop:
     """No more tasks: shut down in order."""
 
@@ -147,3 +153,10 @@ class Stacks:
     """Answer to :class:`AskStacks`."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class Here:
+    """Answer to :class:`AskWhereabouts`."""
+
+    whereabouts: Whereabouts

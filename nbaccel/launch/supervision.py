@@ -22,6 +22,7 @@ from typing import Any, NoReturn, Self
 from nbaccel.errors import LaunchTimeout, WorkerDied
 from nbaccel.launch import failures, notices, process
 from nbaccel.launch.group import Member, WorkerGroup
+from nbaccel.launch.hang import HangWatch
 from nbaccel.launch.output import Router
 
 FAILURE_GRACE = 0.1
@@ -106,6 +107,7 @@ class Supervisor:
             KeyboardInterrupt: the user interrupted.
         """
         grace_over = float("inf")
+        hang_watch = HangWatch(self._group)
         while not all(member.is_settled for member in self._group.members):
             if self._interrupts.count:
                 self._give_in()
@@ -116,7 +118,10 @@ class Supervisor:
                 break
             if self._deadline is not None and now >= self._deadline:
                 self._time_is_over()
-            until = min(grace_over, float("inf") if self._deadline is None else self._deadline)
+            if now >= hang_watch.next_look:
+                hang_watch.look()
+            deadline = float("inf") if self._deadline is None else self._deadline
+            until = min(grace_over, deadline, hang_watch.next_look)
             self._group.pump(None if until == float("inf") else max(0.0, until - now))
         if self._interrupts.count:
             self._give_in()
@@ -218,7 +223,10 @@ class Supervisor:
         )
         blocks = []
         for member in asked:
-            text = member.stacks or "does not answer: it is stuck in C code that holds the interpreter"
+            if member.returned:
+                text = "has finished"
+            else:
+                text = member.stacks or "does not answer: it is stuck in C code that holds the interpreter"
             blocks.append(f"--- rank {member.rank} ---\n{text}")
         return "\n".join(blocks)
 

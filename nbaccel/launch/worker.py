@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from nbaccel import config
-from nbaccel.launch import failures, messages, payload, process, stacks
+from nbaccel.launch import failures, messages, payload, process, stacks, whereabouts
 from nbaccel.launch.channel import Channel, ChannelClosed
 
 
@@ -194,6 +194,8 @@ class Worker:
                 self._abandon()
             if isinstance(message, messages.AskStacks):
                 self._channel.send(messages.Stacks(stacks.describe(skip=threading.get_ident())))
+            elif isinstance(message, messages.AskWhereabouts):
+                self._channel.send(messages.Here(whereabouts.look()))
             else:
                 self._inbox.put((message, fds))
 

@@ -16,6 +16,7 @@ _EXPORTS: dict[str, str] = {
     "Accelerator": "nbaccel.accelerator",
     "notebook_launcher": "nbaccel.launch.launcher",
     "debug_launcher": "nbaccel.launch.launcher",
+    "last_failure": "nbaccel.launch.postmortem",
     "LaunchSpec": "nbaccel.config",
     "WorkerError": "nbaccel.errors",
     "WorkerDied": "nbaccel.errors",
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from nbaccel.errors import WorkerError as WorkerError
     from nbaccel.launch.launcher import debug_launcher as debug_launcher
     from nbaccel.launch.launcher import notebook_launcher as notebook_launcher
+    from nbaccel.launch.postmortem import last_failure as last_failure
 
 __all__ = ["__version__", *_EXPORTS]
 

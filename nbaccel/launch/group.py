@@ -25,6 +25,7 @@ from nbaccel.launch import messages
 from nbaccel.launch.channel import Channel, ChannelClosed
 from nbaccel.launch.output import Router
 from nbaccel.launch.payload import Payload
+from nbaccel.launch.postmortem import FrameReport
 from nbaccel.launch.spawners import Spawner, WorkerProcess
 from nbaccel.launch.whereabouts import Whereabouts
 
@@ -48,6 +49,8 @@ class Member:
     """What it returned, when that was asked for."""
     failure: messages.Failed | None = None
     failure_payload: Payload | None = None
+    frames: tuple[FrameReport, ...] | None = None
+    """What it told of its frames after a failure."""
     asked_exit: int | None = None
     """Code of ``sys.exit(code)``."""
     stacks: str | None = None
@@ -271,6 +274,8 @@ class WorkerGroup:
         elif isinstance(message, messages.Failed):
             member.failure = message
             member.failure_payload = payload
+        elif isinstance(message, messages.FailureDetails):
+            member.frames = message.frames
         elif isinstance(message, messages.Exiting):
             member.asked_exit = message.code
             member.exited_at = time.monotonic()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nbaccel.config import LaunchSpec
+from nbaccel.launch.postmortem import FrameReport
 from nbaccel.launch.whereabouts import Whereabouts
 from nbaccel.runtime.environment import ProcessEnvironment
 
@@ -160,3 +161,10 @@ class Here:
     """Answer to :class:`AskWhereabouts`."""
 
     whereabouts: Whereabouts
+
+
+@dataclass(frozen=True)
+class FailureDetails:
+    """After :class:`Failed`: the frames with their local variables, as texts."""
+
+    frames: tuple[FrameReport, ...]

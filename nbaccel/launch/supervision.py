@@ -20,13 +20,16 @@ from types import FrameType
 from typing import Any, NoReturn, Self
 
 from nbaccel.errors import LaunchTimeout, WorkerDied
-from nbaccel.launch import failures, notices, process
+from nbaccel.launch import failures, notices, postmortem, process
 from nbaccel.launch.group import Member, WorkerGroup
 from nbaccel.launch.hang import HangWatch
 from nbaccel.launch.output import Router
 
 FAILURE_GRACE = 0.1
 """Seconds that the others get to fail by themselves after the first failure."""
+
+DETAILS_PATIENCE = 0.2
+"""Seconds to wait for the failed worker's description of its frames."""
 
 TERM_PATIENCE = 0.2
 """Seconds between TERM and KILL after a failure."""
@@ -154,10 +157,12 @@ class Supervisor:
 
     def _fail(self) -> NoReturn:
         troubled = self._in_trouble()
+        member = min(troubled, key=_precedence)
+        if member.failure is not None:
+            self._group.pump_until(lambda: member.frames is not None or member.has_exited, DETAILS_PATIENCE)
         stopped = [member.rank for member in self._group.members if not member.is_settled]
         self._group.terminate(TERM_PATIENCE)
         self._group.drain()
-        member = min(troubled, key=_precedence)
         self._router.show_kept(member.rank)
         error = self._error_of(member)
         others = [other.failure for other in troubled if other is not member and other.failure is not None]
@@ -173,6 +178,7 @@ class Supervisor:
             notes.insert(0, f"raised by rank {member.rank}")
         if notes:
             error.add_note(f"nbaccel: {'; '.join(notes)}")
+        postmortem.remember(postmortem.FailureReport(member.rank, error, member.frames or (), tuple(notes)))
         raise error
 
     def _error_of(self, member: Member) -> BaseException:
@@ -213,6 +219,7 @@ class Supervisor:
             f"not over after {self._timeout:g} s: {failures.describe_ranks(late)} still at work\n{stacks}",
             rank=late[0] if late else None,
         )
+        postmortem.remember(postmortem.FailureReport(error.rank, error))
         raise error
 
     def _collect_stacks(self) -> str:

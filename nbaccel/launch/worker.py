@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from nbaccel import config
-from nbaccel.launch import failures, messages, payload, process, stacks, whereabouts
+from nbaccel.launch import failures, messages, payload, postmortem, process, stacks, whereabouts
 from nbaccel.launch.channel import Channel, ChannelClosed
 
 
@@ -147,9 +147,11 @@ class Worker:
         )
         if packed is None:
             self._report(failure)
-            return
-        with packed:
-            self._report(failure, packed.fd)
+        else:
+            with packed:
+                self._report(failure, packed.fd)
+        # After the report: describing variables takes a moment, and the others wait.
+        self._report(messages.FailureDetails(postmortem.describe_frames(error.__traceback__)))
 
     def _report(self, message: object, fd: int | None = None) -> None:
         _flush_streams()

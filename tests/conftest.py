@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 # Importing torch opens files and sets environment variables; no test should be blamed for it.
-import torch  # noqa: F401
+import torch
+import torch._dynamo  # noqa: F401  # the first optimizer would import it
 
 from tests import deadline, leaks
 from tests.kernel import Kernel, SharedKernel
+from tests.runtime.ranks import rank_server  # noqa: F401  # a fixture
 
 _private_temp: tempfile.TemporaryDirectory[str] | None = None
 

@@ -1,0 +1,192 @@
+"""The Accelerator: what a training loop talks to.
+
+It puts the parts together and hands everything on; how anything is done stands in ``runtime/``. It
+may be made anywhere, any number of times: alone it is a valid runtime of one process.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from torch.amp import GradScaler
+
+from nbaccel.config import active_spec
+from nbaccel.runtime import process_group
+from nbaccel.runtime.accumulation import GradientState, GradientWatch
+from nbaccel.runtime.facets.communication import CommunicationFacet
+from nbaccel.runtime.facets.preparation import PreparationFacet
+from nbaccel.runtime.facets.training import TrainingFacet
+from nbaccel.runtime.loss_scaler import LossScaler
+from nbaccel.runtime.plugins import (
+    AutocastKwargs,
+    DataLoaderConfiguration,
+    DistributedDataParallelKwargs,
+    GradientAccumulationPlugin,
+    GradScalerKwargs,
+    InitProcessGroupKwargs,
+    KwargsHandler,
+    ProjectConfiguration,
+)
+from nbaccel.runtime.precision import Precision, choose_precision
+from nbaccel.runtime.runtime import bring_up
+from nbaccel.runtime.strategies import DdpStrategy, SingleStrategy, Strategy
+
+PRECISION_VARIABLE = "NBACCEL_MIXED_PRECISION"
+SCHEDULER_RULES = ("optimizer", "processes")
+
+
+class Accelerator(CommunicationFacet, PreparationFacet, TrainingFacet):
+    """Runs a plain PyTorch training loop on whatever it was launched on.
+
+    Args:
+        device_placement: move prepared objects to the device.
+        split_batches: the loaders' batch size is that of all processes together.
+        mixed_precision: ``no``, ``fp16``, ``bf16`` or ``fp8``. By default that of the launch, else of the
+            environment (``NBACCEL_MIXED_PRECISION``), else ``no``.
+        gradient_accumulation_steps: micro-batches in a window of accumulation.
+        cpu: compute on the CPU even where there is an accelerator.
+        dataloader_config: how loaders share the data.
+        project_dir: where the run keeps its files.
+        project_config: more about that.
+        gradient_accumulation_plugin: more about accumulation.
+        step_scheduler_with_optimizer: step prepared schedulers only when their optimizer has stepped.
+        kwargs_handlers: option objects, at most one of each class.
+        fp16: short for ``mixed_precision="fp16"``.
+        bf16: short for ``mixed_precision="bf16"``.
+        scheduler_steps_per: ``optimizer`` moves a schedule on by one for each optimizer step;
+            ``processes`` by the number of processes, for schedules that were computed for the
+            unsharded loader (with ``split_batches`` it is one all the same).
+        float32_outputs: have prepared models return float32 under mixed precision.
+
+    Raises:
+        ValueError: an unknown or impossible precision, contradictory arguments, or fewer devices than
+            processes.
+        RuntimeError: the processes can't reach each other.
+    """
+
+    def __init__(
+        self,
+        device_placement: bool = True,
+        split_batches: bool | None = None,
+        mixed_precision: str | None = None,
+        gradient_accumulation_steps: int = 1,
+        cpu: bool = False,
+        dataloader_config: DataLoaderConfiguration | None = None,
+        project_dir: str | os.PathLike[str] | None = None,
+        project_config: ProjectConfiguration | None = None,
+        gradient_accumulation_plugin: GradientAccumulationPlugin | None = None,
+        step_scheduler_with_optimizer: bool = True,
+        kwargs_handlers: list[KwargsHandler] | None = None,
+        *,
+        fp16: bool = False,
+        bf16: bool = False,
+        scheduler_steps_per: str = "optimizer",
+        float32_outputs: bool = True,
+    ) -> None:
+        handlers = _by_class(kwargs_handlers or [])
+        self.device_placement = device_placement
+        self.step_scheduler_with_optimizer = step_scheduler_with_optimizer
+        self.dataloader_config = dataloader_config or DataLoaderConfiguration()
+        if split_batches is not None:
+            self.dataloader_config.split_batches = split_batches
+        self.project_configuration = project_config or ProjectConfiguration(project_dir=project_dir)
+        if project_dir is not None and self.project_configuration.project_dir is None:
+            self.project_configuration.set_directories(project_dir)
+        wanted = _wanted_precision(mixed_precision, fp16=fp16, bf16=bf16)
+        self._runtime = bring_up(cpu, handlers.get(InitProcessGroupKwargs))
+        autocast = handlers.get(AutocastKwargs) or AutocastKwargs()
+        self._precision = choose_precision(
+            wanted,
+            self._runtime.kind,
+            enabled=autocast.enabled,
+            cache_enabled=autocast.cache_enabled,
+            float32_outputs=float32_outputs,
+        )
+        self._loss_scaler = _loss_scaler(self._precision, handlers.get(GradScalerKwargs))
+        self._strategy = self._choose_strategy(handlers.get(DistributedDataParallelKwargs))
+        self.gradient_state = GradientState(
+            _accumulation(gradient_accumulation_plugin, gradient_accumulation_steps)
+        )
+        self._watch = GradientWatch()
+        self._scheduler_steps = self._steps_per_update(scheduler_steps_per)
+        self._models, self._optimizers, self._schedulers, self._dataloaders = [], [], [], []
+        self._ended = False
+
+    def _choose_strategy(self, options: DistributedDataParallelKwargs | None) -> Strategy:
+        if self.num_processes == 1:
+            return SingleStrategy()
+        return DdpStrategy() if options is None else DdpStrategy(options.to_ddp_options(), options.hook())
+
+    def _steps_per_update(self, rule: str) -> int:
+        if rule not in SCHEDULER_RULES:
+            raise ValueError(
+                f"scheduler_steps_per={rule!r} is not known; choose one of {', '.join(SCHEDULER_RULES)}"
+            )
+        whole = rule == "optimizer" or self.dataloader_config.split_batches
+        return 1 if whole else self.num_processes
+
+    def end_training(self) -> None:
+        """Say that training is over. Collectives on this Accelerator are refused from now on.
+
+        A second call does nothing. In a launched worker the process group stays up for others.
+        """
+        if self._ended:
+            return
+        if self.use_distributed:
+            self.wait_for_everyone()
+        self._ended = True
+        if active_spec() is None:
+            process_group.shutdown_own_process_group()
+
+    def __repr__(self) -> str:
+        return (
+            f"Accelerator(rank {self.process_index} of {self.num_processes}, device {self.device}, "
+            f"mixed_precision={self.mixed_precision!r})"
+        )
+
+
+def _by_class(handlers: list[KwargsHandler]) -> dict[type, Any]:
+    found: dict[type, Any] = {}
+    for handler in handlers:
+        if not isinstance(handler, KwargsHandler):
+            raise TypeError(
+                f"kwargs_handlers takes option objects such as AutocastKwargs(), not {type(handler).__name__}"
+            )
+        kind = type(handler)
+        if kind in found:
+            raise ValueError(f"kwargs_handlers has two objects of class {kind.__name__}; pass one")
+        found[kind] = handler
+    return found
+
+
+def _wanted_precision(explicit: object, *, fp16: bool, bf16: bool) -> object:
+    said = [name for name, flag in (("fp16", fp16), ("bf16", bf16)) if flag]
+    if explicit is not None:
+        said.append(str(explicit).lower())
+    if len(set(said)) > 1:
+        raise ValueError(f"contradictory precisions: {' and '.join(said)}; pass one of them")
+    if said:
+        return said[0]
+    spec = active_spec()
+    return os.environ.get(PRECISION_VARIABLE) if spec is None else spec.mixed_precision
+
+
+def _accumulation(plugin: GradientAccumulationPlugin | None, steps: int) -> GradientAccumulationPlugin:
+    if plugin is None:
+        return GradientAccumulationPlugin(num_steps=steps)
+    if steps != 1 and plugin.num_steps not in (None, steps):
+        raise ValueError(
+            f"gradient_accumulation_steps={steps} contradicts num_steps={plugin.num_steps} of "
+            "gradient_accumulation_plugin; pass one of them"
+        )
+    if plugin.num_steps is None:
+        plugin.num_steps = steps
+    return plugin
+
+
+def _loss_scaler(precision: Precision, options: GradScalerKwargs | None) -> LossScaler | None:
+    if not precision.scales_loss:
+        return None
+    arguments = options.to_dict() if options else {}
+    return LossScaler(GradScaler(precision.device_type, **arguments))

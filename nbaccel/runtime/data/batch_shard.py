@@ -1,0 +1,221 @@
+"""Batches of indices, shared out among the ranks.
+
+Every rank walks the whole batch sampler and keeps its own part, so all of them know what the others
+have. Two ways to share (three ranks, batch size 2, seven samples; ``.`` marks filling)::
+
+    one batch each                      each batch split (batch size 6)
+    step 0: [0 1] [2 3] [4 5]           step 0: [0 1] [2 3] [4 5]
+    step 1: [6 .0] [.1 .2] [.3 .4]      step 1: [6 .0] [.1 .2] [.3 .4]
+
+Filling continues from the start of the order. Where a step holds filling, ``partial`` says how many
+of each rank's samples are real, and they always come first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch.utils.data import BatchSampler
+
+
+class BatchSamplerShard(BatchSampler):
+    """This rank's part of a batch sampler.
+
+    Args:
+        batch_sampler: yields lists of indices. One without ``batch_size`` may yield batches of any
+            lengths; whole batches are repeated then to give every rank one.
+        num_processes: number of ranks.
+        process_index: this rank.
+        split_batches: cut each batch into one piece a rank, rather than give each rank every
+            ``num_processes``-th batch.
+        even_batches: fill up, so that all ranks get equally many batches, all full. Otherwise late
+            ranks may get a shorter last batch, or one batch less.
+
+    Raises:
+        ValueError: ``split_batches`` and a batch size that the number of ranks doesn't divide.
+    """
+
+    batch_size: int | None  # type: ignore[assignment]
+    """Samples in a full batch of the batch sampler; None when that varies."""
+
+    def __init__(
+        self,
+        batch_sampler: Any,
+        num_processes: int = 1,
+        process_index: int = 0,
+        split_batches: bool = False,
+        even_batches: bool = True,
+    ) -> None:
+        self.batch_sampler = batch_sampler
+        self.num_processes = num_processes
+        self.process_index = process_index
+        self.split_batches = split_batches
+        self.even_batches = even_batches
+        self.batch_size = getattr(batch_sampler, "batch_size", None)
+        self.drop_last = bool(getattr(batch_sampler, "drop_last", False))
+        self.partial: dict[int, list[int]] = {}
+        """Of the running pass: by step, the real samples of each rank, where not all are real."""
+        if split_batches and self.batch_size is not None and self.batch_size % num_processes:
+            raise ValueError(
+                f"split_batches needs a batch size that the number of processes divides, but "
+                f"{self.batch_size} is no multiple of {num_processes}"
+            )
+
+    @property
+    def sampler(self) -> Any:  # type: ignore[override]
+        """The sampler behind the batch sampler, where it has one."""
+        return getattr(self.batch_sampler, "sampler", None)
+
+    @property
+    def total_length(self) -> int:
+        """Batches over all ranks."""
+        return len(self.batch_sampler)
+
+    def __len__(self) -> int:
+        total, world, rank = len(self.batch_sampler), self.num_processes, self.process_index
+        if world == 1:
+            return total
+        if self.split_batches:
+            return total - 1 if self._last_piece_is_missing() else total
+        if self.drop_last:
+            return total // world
+        if self.even_batches:
+            return (total + world - 1) // world
+        return total // world + int(rank < total % world)
+
+    def _last_piece_is_missing(self) -> bool:
+        if self.even_batches or self.drop_last or self.batch_size is None:
+            return False
+        try:
+            samples = len(self.batch_sampler.sampler)
+        except (AttributeError, TypeError):
+            return False
+        last = samples % self.batch_size
+        return 0 < last <= self.process_index * (self.batch_size // self.num_processes)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.partial = {}
+        if self.num_processes == 1:
+            return iter(self.batch_sampler)
+        return self._split() if self.split_batches else self._take_turns()
+
+    def _take_turns(self) -> Iterator[list[int]]:
+        world, rank = self.num_processes, self.process_index
+        start = _Start(world * (self.batch_size or 1), self.even_batches and not self.drop_last)
+        step = 0
+        # One full round is held back: only the last one can be short.
+        held: list[list[int]] | None = None
+        coming: list[list[int]] = []
+        for batch in self.batch_sampler:
+            if not coming and held is not None:
+                yield held[rank]
+                step, held = step + 1, None
+            start.note(batch)
+            coming.append(batch)
+            if len(coming) == world:
+                held, coming = coming, []
+        last = coming or held
+        if not last or (self.drop_last and len(last) < world):
+            return
+        if not self.even_batches or self.drop_last:
+            if rank < len(last):
+                yield last[rank]
+            return
+        counts = [len(batch) for batch in last] + [0] * (world - len(last))
+        filled = self._fill(last, start)
+        if counts != [len(batch) for batch in filled]:
+            self.partial[step] = counts
+        yield filled[rank]
+
+    def _fill(self, last: list[list[int]], start: _Start) -> list[list[int]]:
+        if self.batch_size is None:
+            repeated = itertools.islice(itertools.cycle(start.batches), self.num_processes - len(last))
+            return [*last, *repeated]
+        again = itertools.cycle(start.samples)
+        batches = [list(batch) for batch in last] + [[] for _ in range(self.num_processes - len(last))]
+        for batch in batches:
+            batch.extend(itertools.islice(again, max(0, self.batch_size - len(batch))))
+        return batches
+
+    def _split(self) -> Iterator[list[int]]:
+        world, rank = self.num_processes, self.process_index
+        start = _Start(self.batch_size or world, self.even_batches)
+        for step, batch in enumerate(self.batch_sampler):
+            start.note(batch)
+            size = self.batch_size or -(-len(batch) // world) * world
+            piece = size // world
+            if self.even_batches and len(batch) < size:
+                self.partial[step] = [min(piece, max(0, len(batch) - r * piece)) for r in range(world)]
+                again = itertools.cycle(start.samples)
+                whole = [*batch, *itertools.islice(again, size - len(batch))]
+            else:
+                whole = batch
+            own = whole[rank * piece : (rank + 1) * piece]
+            if own:
+                yield own
+
+
+class _Start:
+    """The first samples of a pass, kept to fill up the last step with."""
+
+    def __init__(self, samples: int, wanted: bool) -> None:
+        self.wanted = samples if wanted else 0
+        self.samples: list[int] = []
+        self.batches: list[list[int]] = []
+
+    def note(self, batch: Iterable[int]) -> None:
+        if len(self.samples) < self.wanted:
+            indices = list(batch)
+            self.samples.extend(indices)
+            self.batches.append(indices)
+
+
+class SampleShard:
+    """This rank's part of a sampler whose items are loaded one by one, without batching.
+
+    As :class:`BatchSamplerShard` with batches of one, except that items are whatever the sampler yields.
+    """
+
+    def __init__(self, sampler: Any, num_processes: int, process_index: int, even_batches: bool) -> None:
+        self.sampler = sampler
+        self.num_processes = num_processes
+        self.process_index = process_index
+        self.even_batches = even_batches
+        self.partial: dict[int, list[int]] = {}
+
+    def __len__(self) -> int:
+        full, left = divmod(len(self.sampler), self.num_processes)
+        one_more = left > 0 if self.even_batches else self.process_index < left
+        return full + int(one_more)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.partial = {}
+        world, rank = self.num_processes, self.process_index
+        start: list[Any] = []
+        items: list[Any] = []
+        step = 0
+        for item in self.sampler:
+            if len(start) < world:
+                start.append(item)
+            items.append(item)
+            if len(items) == world:
+                yield items[rank]
+                step, items = step + 1, []
+        if not items:
+            return
+        if rank < len(items):
+            own = items[rank]
+        elif self.even_batches:
+            own = start[(rank - len(items)) % len(start)]
+        else:
+            return
+        if self.even_batches:
+            # An item has no length here: all of it is real, or none.
+            self.partial[step] = [UNBOUNDED] * len(items) + [0] * (world - len(items))
+        yield own
+
+
+UNBOUNDED = 1 << 62
+"""Stands for "all samples" in counts of real samples."""

@@ -1,0 +1,71 @@
+"""Which prepared loaders are being iterated right now, and how far they are.
+
+Accumulation asks whether the running batch is the last one, and ``gather_for_metrics`` how many of
+its samples are real. Loops nest (an evaluation inside an epoch), and can be broken off.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+
+class Loop:
+    """One pass over a prepared loader. Lives as long as its iterator, which owns it."""
+
+    __slots__ = ("__weakref__", "at_end", "counts", "index", "length", "loader")
+
+    def __init__(self, loader: Any, length: int | None) -> None:
+        self.loader = weakref.ref(loader)
+        self.length = length
+        """Batches in this pass on this rank, or None when that isn't known."""
+        self.index = -1
+        """Position of the running batch."""
+        self.at_end = False
+        """Whether the running batch is the last one."""
+        self.counts: list[int] | None = None
+        """By rank, how many samples of the running batch are real; None when all are."""
+
+    @property
+    def remaining(self) -> int | None:
+        """Batches left, the running one included; None when not known."""
+        if self.at_end:
+            return 1
+        return None if self.length is None else max(1, self.length - self.index)
+
+
+class _Running(threading.local):
+    # Per thread: on some accelerators the ranks of a process are threads.
+    def __init__(self) -> None:
+        self.loops: list[weakref.ref[Loop]] = []
+
+
+_running = _Running()
+
+
+def enter(loop: Loop) -> None:
+    """Note that ``loop`` runs now, inside those that run already."""
+    _running.loops.append(weakref.ref(loop))
+
+
+def leave(loop: Loop) -> None:
+    """Note that ``loop`` is over. Loops can end in any order."""
+    _running.loops[:] = [ref for ref in _running.loops if (other := ref()) is not None and other is not loop]
+
+
+def current() -> Loop | None:
+    """The innermost loop that runs; None outside of any."""
+    loops = _running.loops
+    while loops:
+        loop = loops[-1]()
+        if loop is not None:
+            return loop
+        # Its iterator was dropped without being closed.
+        loops.pop()
+    return None
+
+
+def running() -> list[Loop]:
+    """All loops that run, outermost first."""
+    return [loop for ref in _running.loops if (loop := ref()) is not None]

@@ -1,0 +1,102 @@
+"""What the runtime asks of a kind of hardware. One subclass a kind, one file a subclass."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+
+
+class Device(ABC):
+    """A kind of hardware. Stateless: which of its units a rank owns is the caller's to keep."""
+
+    type: ClassVar[str]
+    """torch's name of the device type."""
+
+    backend: ClassVar[str | None] = None
+    """torch.distributed backend of this hardware; None when its processes can't form a group."""
+
+    amp_dtypes: ClassVar[frozenset[torch.dtype]] = frozenset()
+    """Types that autocast can lower to here, before the individual unit is asked."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """How many units this process sees; 0 when there are none. Must not start a device context."""
+
+    def is_available(self) -> bool:
+        """Whether there is at least one."""
+        return self.count() > 0
+
+    def unit(self, local_rank: int, ids: tuple[int, ...] = ()) -> torch.device:
+        """The unit that the process with ``local_rank`` on this node works on.
+
+        Args:
+            local_rank: index among the processes of this node.
+            ids: the units in use, one a process; all of them in order when empty.
+
+        Raises:
+            ValueError: there are fewer units than processes on this node.
+        """
+        chosen = ids or tuple(range(self.count()))
+        if local_rank >= len(chosen):
+            raise ValueError(
+                f"local rank {local_rank} has no {self.type} device: {len(chosen)} in use "
+                f"({', '.join(map(str, chosen)) or 'none'}); start at most {len(chosen)} processes on "
+                "this node, or pass cpu=True"
+            )
+        return torch.device(self.type, chosen[local_rank])
+
+    def activate(self, unit: torch.device) -> None:
+        """Make ``unit`` the current one for code that names no index."""
+
+    def supports_amp(self, dtype: torch.dtype) -> bool:
+        """Whether mixed precision with ``dtype`` is real here, not emulated."""
+        return dtype in self.amp_dtypes
+
+    def synchronize(self) -> None:
+        """Wait until all work that was handed to the device is done."""
+
+    def empty_cache(self) -> None:
+        """Give cached memory back to the system."""
+
+    def seed(self, seed: int) -> None:
+        """Seed the generators of all units of this process."""
+
+    def rng_state(self, unit: torch.device) -> torch.Tensor | None:
+        """State of the unit's default generator, a uint8 CPU tensor; None for the CPU's own."""
+        return None
+
+    def set_rng_state(self, state: torch.Tensor, unit: torch.device) -> None:
+        """Put back what :meth:`rng_state` returned."""
+
+
+class ModuleDevice(Device):
+    """An accelerator that torch serves through a module of its own (``torch.cuda``, ``torch.xpu``, ...)."""
+
+    @property
+    def module(self) -> Any:
+        """The torch module for this device type."""
+        return torch.get_device_module(self.type)
+
+    def count(self) -> int:
+        return int(self.module.device_count())
+
+    def activate(self, unit: torch.device) -> None:
+        self.module.set_device(unit)
+
+    def synchronize(self) -> None:
+        self.module.synchronize()
+
+    def empty_cache(self) -> None:
+        self.module.empty_cache()
+
+    def seed(self, seed: int) -> None:
+        self.module.manual_seed_all(seed)
+
+    def rng_state(self, unit: torch.device) -> torch.Tensor | None:
+        state: torch.Tensor = self.module.get_rng_state(unit)
+        return state
+
+    def set_rng_state(self, state: torch.Tensor, unit: torch.device) -> None:
+        self.module.set_rng_state(state, unit)

@@ -1,0 +1,38 @@
+"""What the facets of the Accelerator share: the parts it is made of, and nothing public."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from nbaccel.runtime.accumulation import GradientState, GradientWatch
+from nbaccel.runtime.loss_scaler import LossScaler
+from nbaccel.runtime.optimizer import AcceleratedOptimizer
+from nbaccel.runtime.plugins import DataLoaderConfiguration, ProjectConfiguration
+from nbaccel.runtime.precision import Precision
+from nbaccel.runtime.runtime import Runtime
+from nbaccel.runtime.scheduler import AcceleratedScheduler
+from nbaccel.runtime.strategies import Strategy
+
+
+class AcceleratorParts:
+    """Attributes that the constructor fills. A facet uses them and holds no state of its own."""
+
+    _runtime: Runtime
+    _precision: Precision
+    _strategy: Strategy
+    _loss_scaler: LossScaler | None
+    _watch: GradientWatch
+    _scheduler_steps: int
+    _ended: bool
+    gradient_state: GradientState
+    device_placement: bool
+    step_scheduler_with_optimizer: bool
+    dataloader_config: DataLoaderConfiguration
+    project_configuration: ProjectConfiguration
+
+    _models: list[nn.Module]
+    _optimizers: list[AcceleratedOptimizer]
+    _schedulers: list[AcceleratedScheduler]
+    _dataloaders: list[Any]

@@ -1,0 +1,140 @@
+"""The optimizer that a training loop gets back from ``prepare``.
+
+Its ``step`` and ``zero_grad`` act only where a window of accumulation ends, so that a loop can call
+them after every batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from nbaccel.runtime.accumulation import GradientState
+from nbaccel.runtime.loss_scaler import LossScaler
+
+
+class AcceleratedOptimizer(Optimizer):
+    """Wraps a torch optimizer; everything but ``step`` and ``zero_grad`` is the wrapped one's.
+
+    Args:
+        optimizer: the optimizer to wrap.
+        device_placement: whether state that it has already is to lie where its parameters lie.
+        scaler: scales losses (fp16); None without.
+        gradient_state: says where a window of accumulation ends.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        device_placement: bool = True,
+        scaler: LossScaler | None = None,
+        gradient_state: GradientState | None = None,
+    ) -> None:
+        # Not Optimizer.__init__: state and parameter groups are the wrapped optimizer's.
+        self.optimizer = optimizer
+        self.scaler = scaler
+        self.gradient_state = gradient_state or GradientState()
+        self.device_placement = device_placement
+        self._skipped = False
+        if device_placement and optimizer.state:
+            # Loading moves the state to where the parameters are now.
+            optimizer.load_state_dict(optimizer.state_dict())
+
+    @property
+    def state(self) -> Any:
+        """The wrapped optimizer's state, by parameter."""
+        return self.optimizer.state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self.optimizer.state = value
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The wrapped optimizer's parameter groups."""
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, value: list[dict[str, Any]]) -> None:
+        self.optimizer.param_groups = value
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The wrapped optimizer's default options."""
+        return self.optimizer.defaults
+
+    @defaults.setter
+    def defaults(self, value: dict[str, Any]) -> None:
+        self.optimizer.defaults = value
+
+    def __getattr__(self, name: str) -> Any:
+        # Only what isn't found otherwise. Guards against recursion while being unpickled.
+        if name == "optimizer":
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    def __repr__(self) -> str:
+        return f"AcceleratedOptimizer({self.optimizer!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the wrapped optimizer."""
+        self.optimizer.add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The wrapped optimizer's."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load into the wrapped optimizer; tensors go to where their parameters lie."""
+        self.optimizer.load_state_dict(state_dict)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, except inside a window of accumulation."""
+        if self.gradient_state.sync_gradients:
+            self.optimizer.zero_grad(set_to_none=set_to_none)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step, except inside a window of accumulation or when an fp16 gradient overflowed.
+
+        Returns what the wrapped optimizer returns.
+        """
+        if not self.gradient_state.sync_gradients:
+            return None
+        if self.scaler is not None:
+            self._skipped = not self.scaler.step(self.optimizer, closure)
+            return None
+        return self.optimizer.step() if closure is None else self.optimizer.step(closure)
+
+    @property
+    def step_was_skipped(self) -> bool:
+        """Whether the last step was left out because a gradient overflowed."""
+        return self._skipped
+
+    def train(self) -> None:
+        """Training mode, for optimizers that have modes (schedule-free ones)."""
+        if hasattr(self.optimizer, "train"):
+            self.optimizer.train()
+
+    def eval(self) -> None:
+        """Evaluation mode, for optimizers that have modes."""
+        if hasattr(self.optimizer, "eval"):
+            self.optimizer.eval()
+
+
+def inner_optimizer(optimizer: Optimizer) -> Optimizer:
+    """The torch optimizer behind ``optimizer``."""
+    return optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
+
+
+def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    """All parameters of ``optimizer``, in order."""
+    return [p for group in optimizer.param_groups for p in group["params"]]

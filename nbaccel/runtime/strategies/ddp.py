@@ -1,0 +1,85 @@
+"""A full replica on each rank, gradients averaged while backward runs (DistributedDataParallel)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from nbaccel.runtime.process_group import add_group_user
+from nbaccel.runtime.strategies.base import Strategy
+
+
+class ReplicatedModel(DistributedDataParallel):
+    """A DDP model that can let go of a process group that ends, and go on with the next one."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        options: dict[str, Any],
+        register_hook: Callable[[DistributedDataParallel], None] | None = None,
+    ) -> None:
+        super().__init__(module, **options)
+        self._options = options
+        self._register_hook = register_hook
+        if register_hook is not None:
+            register_hook(self)
+
+    def release_group(self) -> None:
+        """Drop what pins the group: reducer, logger and the group itself."""
+        # Untyped on purpose: DDP declares them as always there.
+        for name in ("reducer", "logger", "process_group"):
+            setattr(self, name, None)
+
+    def rebind_group(self) -> None:
+        """Build the reducer anew over the group that is up now. Rank 0's parameters go to all ranks."""
+        fresh = ReplicatedModel(self.module, self._options, self._register_hook)
+        fresh.training = self.training
+        self.__dict__.clear()
+        self.__dict__.update(fresh.__dict__)
+
+
+class DdpStrategy(Strategy):
+    """Options are those of DistributedDataParallel; a communication hook may be registered on each model."""
+
+    name: ClassVar[str] = "ddp"
+
+    def __init__(
+        self,
+        options: dict[str, Any] | None = None,
+        register_hook: Callable[[DistributedDataParallel], None] | None = None,
+    ) -> None:
+        self.options = options or {}
+        self.register_hook = register_hook
+
+    def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
+        # DDP refuses a model without trainable parameters; there is nothing to average in it either.
+        if not any(p.requires_grad for p in model.parameters()):
+            return model
+        options = dict(self.options)
+        if device.type != "cpu":
+            options |= {"device_ids": [device.index], "output_device": device.index}
+        wrapped = ReplicatedModel(model, options, self.register_hook)
+        add_group_user(wrapped)
+        return wrapped
+
+    def unwrap(self, model: nn.Module) -> nn.Module:
+        inner = model.module if isinstance(model, DistributedDataParallel) else model
+        assert isinstance(inner, nn.Module)
+        return inner
+
+    def is_wrapped(self, model: nn.Module) -> bool:
+        return isinstance(model, DistributedDataParallel)
+
+    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
+        return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+
+    def sync_next_backward(self, model: nn.Module) -> None:
+        if isinstance(model, DistributedDataParallel):
+            model.require_backward_grad_sync = True
+            model.require_forward_param_sync = True
+            model.reducer.prepare_for_backward([])

@@ -129,6 +129,10 @@ async def execute(client: LiveClient, screen: Screen) -> None:
                 screen.start_cell(number, title)
                 await client.async_execute_cell(cell, index, execution_count=number)
                 screen.finish_cell()
+    except DeadKernelError:
+        if task.cancelling():  # nbclient takes a cancelled cell for a dead kernel
+            raise asyncio.CancelledError from None
+        raise
     finally:
         # No grace: a kernel whose cells are through, or that was interrupted, has nothing left to say, and
         # what it has launched goes with it.

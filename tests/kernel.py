@@ -268,12 +268,12 @@ class Kernel:
         self.process.wait(10)
 
     def children(self) -> list[psutil.Process]:
-        """All descendants of the kernel, the launcher's idle server process included."""
+        """All descendants of the kernel, the launcher's idle server processes included."""
         return psutil.Process(self.pid).children(recursive=True)
 
     def workers(self) -> list[psutil.Process]:
-        """The descendants that are not the launcher's server process itself."""
-        return [p for p in self.children() if not self._is_zygote(p)]
+        """The descendants without the launcher's idle server processes."""
+        return [p for p in self.children() if not self._is_zygote(p.pid)]
 
     def relatives(self) -> dict[leaks.ProcessId, str]:
         """All processes that stem from the kernel, also those whose parent has died; not the kernel."""
@@ -290,7 +290,7 @@ class Kernel:
         while True:
             left = self.relatives()
             if zygote_may_stay:
-                left = {k: t for k, t in left.items() if not self._is_zygote_id(k[0])}
+                left = {k: t for k, t in left.items() if not self._is_zygote(k[0])}
             if not left:
                 return
             if time.monotonic() > deadline:
@@ -415,18 +415,8 @@ class Kernel:
                 stronger()
         self.process.wait(10)
 
-    def _is_zygote(self, process: psutil.Process) -> bool:
-        """The server process is a child of the kernel; the workers, its forks, are not."""
-        try:
-            return leaks.ZYGOTE in " ".join(process.cmdline()) and process.ppid() == self.pid
-        except psutil.Error:
-            return False
-
-    def _is_zygote_id(self, pid: int) -> bool:
-        try:
-            return self._is_zygote(psutil.Process(pid))
-        except psutil.NoSuchProcess:
-            return False
+    def _is_zygote(self, pid: int) -> bool:
+        return leaks.is_zygote(pid, {self.pid})
 
 
 class SharedKernel:

@@ -145,25 +145,32 @@ def test_a_process_group_is_caught_and_destroyed() -> None:
     assert not dist.is_initialized()
 
 
-def test_the_idle_server_process_of_the_launcher_is_allowed_once_it_has_no_workers() -> None:
-    sleep = "import time; time.sleep(60)"
-    server = None
-    with watch(0):
-        server = subprocess.Popen([sys.executable, "-S", "-c", sleep, leaks.ZYGOTE])
-    with_worker = f"import os, time; os.fork(); {sleep}"
-    busy = None
-    with pytest.raises(LeakError, match=leaks.ZYGOTE), watch(0):
-        busy = subprocess.Popen([sys.executable, "-S", "-c", with_worker, leaks.ZYGOTE])
+def test_idle_server_processes_of_the_launcher_are_allowed_but_their_workers_are_not() -> None:
+    idle = "import os, time; os.fork(); time.sleep(60)"  # the second one shares the session of the first
+    with_worker = "import os, time; os.fork() or os.setsid(); time.sleep(60)"
+
+    def start(code: str) -> psutil.Process:
+        server = psutil.Popen([sys.executable, "-S", "-c", code, leaks.ZYGOTE], start_new_session=True)
+        started.append(server)
         deadline = time.monotonic() + 10
-        while not psutil.Process(busy.pid).children():
+        while not (children := server.children()):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-    assert server is not None
-    assert server.poll() is None
-    server.kill()
-    server.wait()
-    assert busy is not None
-    busy.wait(5)
+        return children[0]
+
+    started: list[psutil.Popen] = []
+    try:
+        with watch(0):
+            start(idle)
+        with pytest.raises(LeakError, match=leaks.ZYGOTE) as caught, watch(0.5):
+            worker = start(with_worker)
+        assert len(str(caught.value).splitlines()) == 2  # the worker, and nothing but it
+        assert f"pid {worker.pid} " in str(caught.value)
+        assert all(server.is_running() for server in started)
+    finally:
+        for server in started:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
 
 
 def test_the_check_guards_every_test(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

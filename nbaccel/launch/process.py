@@ -9,7 +9,9 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 from functools import cache
+from pathlib import Path
 
 import psutil
 
@@ -89,6 +91,23 @@ def loopback_interface() -> str | None:
     return None
 
 
-def thread_count() -> int:
-    """Threads of this process as the system sees them, C-level ones included."""
-    return psutil.Process().num_threads()
+def parallel_threads() -> int:
+    """Threads that native libraries keep for parallel work, an OpenMP pool above all (Linux; else 0).
+
+    Python's own threads aren't counted, nor those of libraries that are known to survive a fork:
+    ZeroMQ's, and the pool that numpy's OpenBLAS makes when it is imported.
+    """
+    tasks = Path("/proc/self/task")
+    if not tasks.is_dir():
+        return 0
+    python_threads = {thread.native_id for thread in threading.enumerate()}
+    count = 0
+    for task in tasks.iterdir():
+        try:
+            is_native = int(task.name) not in python_threads
+            if is_native and not (task / "comm").read_text().startswith("ZMQ"):
+                count += 1
+        except FileNotFoundError:
+            continue  # it has ended since it was listed
+    openblas = (os.cpu_count() or 1) - 1 if "numpy" in sys.modules else 0
+    return max(0, count - openblas)

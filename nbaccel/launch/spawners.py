@@ -6,15 +6,19 @@ is spoken to in the same way.
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing.process
+import multiprocessing.util
 import os
 import select
 import signal
 import subprocess
 import sys
+import weakref
 from typing import NoReturn, Protocol
 
 from nbaccel.errors import LaunchError
-from nbaccel.launch import process
+from nbaccel.launch import notices, process
 from nbaccel.launch.zygote import EXIT_STATUS
 from nbaccel.launch.zygote_client import current_zygote
 
@@ -119,7 +123,26 @@ class SpawnSpawner:
 
 
 class ForkSpawner:
-    """Forks of the kernel as it is, with all that earlier cells did to it."""
+    """Forks of the kernel as it is, with all that earlier cells did to it.
+
+    Raises:
+        LaunchError: a GPU is in use by this process; its state doesn't survive a fork.
+    """
+
+    def __init__(self) -> None:
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            raise LaunchError(
+                "start_method='fork': this process uses CUDA already, and a fork of it can't; "
+                "leave start_method out, and workers start clean"
+            )
+        threads = process.parallel_threads()
+        if threads:
+            notices.warn(
+                f"start_method='fork': this process has run parallel work, {threads} OpenMP or other native "
+                f"thread{'s' if threads > 1 else ''} of it would be missing in the workers, which may hang; "
+                "leave start_method out, and workers start clean"
+            )
 
     def start(self, channel_fd: int, out_fd: int, err_fd: int, name: str) -> WorkerProcess:
         parent = os.getpid()
@@ -130,6 +153,7 @@ class ForkSpawner:
         if pid == 0:
             try:
                 _close_all_but(channel_fd, out_fd, err_fd)
+                _forget_exit_handlers()
                 from nbaccel.launch.worker import main
 
                 main(channel_fd, out_fd, err_fd, parent, name)
@@ -177,6 +201,22 @@ def _fresh_worker() -> NoReturn:
 
     channel_fd, out_fd, err_fd, parent = (int(word) for word in sys.argv[1:5])
     main(channel_fd, out_fd, err_fd, parent, sys.argv[5])
+
+
+def _forget_exit_handlers() -> None:
+    """In a fork of the kernel: what the kernel wants done at its own end is not ours to do.
+
+    Temporary directories of the kernel would be removed, connections closed. The handlers of the
+    standard library itself are put back, for what the worker's code will register with them.
+    """
+    # The handlers are reached through private names, since there is no other way to them.
+    atexit._clear()  # noqa: SLF001
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
+        finalizer.atexit = False
+    atexit.register(weakref.finalize._exitfunc)  # type: ignore[attr-defined]  # noqa: SLF001
+    multiprocessing.util._finalizer_registry.clear()  # type: ignore[attr-defined]  # noqa: SLF001
+    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]  # noqa: SLF001
+    multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _close_all_but(*keep: int) -> None:

@@ -1,0 +1,68 @@
+"""What is said about accelerators: data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One accelerator that torch would see."""
+
+    index: int
+    """Its number in torch: ``cuda:index``."""
+
+    name: str
+    """What its maker calls it, e.g. ``NVIDIA A100-SXM4-80GB``."""
+
+    uuid: str = ""
+    """The driver's identifier of it; empty where there is none."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How busy one accelerator is at this moment, whoever uses it."""
+
+    memory_used: int
+    """Bytes in use, by all processes and the driver."""
+
+    memory_total: int
+    """Bytes that it has."""
+
+    load: float | None = None
+    """Share of the last moments in which it computed, 0 to 1; None where nobody counts it."""
+
+    @property
+    def memory_share(self) -> float:
+        """Share of its memory in use, 0 to 1."""
+        return self.memory_used / self.memory_total if self.memory_total else 0.0
+
+
+@dataclass(frozen=True)
+class Accelerators:
+    """The accelerators that torch would use in a fresh process."""
+
+    device_type: str
+    """torch's name: ``cuda``, ``xpu``, ``mps``, or ``cpu`` for none."""
+
+    platform: str
+    """The name for people: as ``device_type``, but ``rocm`` for AMD's GPUs, which torch calls ``cuda``."""
+
+    units: tuple[Unit, ...] = ()
+    """Those that are visible, by index."""
+
+    reason: str = ""
+    """Why there is none; empty when there is one."""
+
+    is_broken: bool = False
+    """There is hardware, and torch can't use it: worth a word even to one who asked for nothing."""
+
+    @property
+    def count(self) -> int:
+        """How many are visible; 0 on a machine with a CPU only."""
+        return len(self.units)
+
+
+def none_found(reason: str, *, is_broken: bool = False) -> Accelerators:
+    """No accelerator, and why."""
+    return Accelerators("cpu", "cpu", reason=reason, is_broken=is_broken)

@@ -1,0 +1,75 @@
+"""What the launcher's tests share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+START_METHODS = ("zygote", "spawn", "fork")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def first_store() -> None:
+    """The event library of torch's store keeps one pipe for signals, made with the first store."""
+    from nbaccel.launch.rendezvous import open_rendezvous
+
+    open_rendezvous("127.0.0.1", None, num_nodes=1, node_rank=0).close()
+
+
+@pytest.fixture(params=START_METHODS)
+def start_method(request: pytest.FixtureRequest) -> str:
+    """Each way to bring up a worker; a test that takes it holds for all of them."""
+    return str(request.param)
+
+
+@pytest.fixture
+def interrupt_when(tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Send this process SIGINT once all the named files exist, as a front end's stop button does."""
+    threads: list[threading.Thread] = []
+
+    def arrange(*names: str, times: int = 1) -> None:
+        def wait_and_send() -> None:
+            deadline = time.monotonic() + 30
+            while not all((tmp_path / name).exists() for name in names):
+                if time.monotonic() > deadline:
+                    return  # the launch ends without an interrupt, and the test says so
+                time.sleep(0.01)
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.1)
+
+        threads.append(threading.Thread(target=wait_and_send))
+        threads[-1].start()
+
+    yield arrange
+    for thread in threads:
+        thread.join()
+
+
+def descendants() -> list[psutil.Process]:
+    """Every process below this one that isn't the idle zygote, or a child zygote of it."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and not process.name().startswith("python"):
+                found.append(process)
+            elif "nbaccel.launch.zygote" not in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_worker_is_left() -> Iterator[None]:
+    """Whatever a launch does, when it returns or raises nobody is left."""
+    before = {(process.pid, process.create_time()) for process in descendants()}
+    yield
+    left = [process for process in descendants() if (process.pid, process.create_time()) not in before]
+    assert not left, f"left behind: {left}"

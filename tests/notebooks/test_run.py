@@ -56,7 +56,7 @@ def start(notebook: Path, *parameters: str) -> subprocess.Popen[str]:
 
 def run(notebook: Path, *parameters: str) -> tuple[int, str, str]:
     with start(notebook, *parameters) as process:
-        stdout, stderr = process.communicate(timeout=100)
+        stdout, stderr = process.communicate(timeout=280)
     return process.returncode, stdout, stderr
 
 

@@ -218,7 +218,9 @@ def check_flag(name: str, value: object) -> bool:
         TypeError: anything else; ``"false"`` would be true.
     """
     if not isinstance(value, bool):
-        raise TypeError(f"{name}={_shown(value)} is neither True nor False; write {name}=True or leave it out")
+        raise TypeError(
+            f"{name}={_shown(value)} is neither True nor False; write {name}=True or leave it out"
+        )
     return value
 
 
@@ -315,7 +317,7 @@ def _choice(name: str, value: object, choices: Sequence[str]) -> str:
 
 
 def _number(name: str, value: object, *, at_least: float) -> float:
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}={_shown(value)} is not a number; write seconds, e.g. {name}=10")
     number = float(value)
     if math.isnan(number) or number < at_least:

@@ -9,23 +9,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from nbaccel import config
 from nbaccel.config import LaunchSpec
-from nbaccel.launch import devices as device_discovery
-from nbaccel.launch import messages, notices, payload, process, spawners, zygote_client
-from nbaccel.launch.failures import describe_ranks, without_our_frames
+from nbaccel.launch import arguments, messages, notices, payload, process, spawners, zygote_client
+from nbaccel.launch.arguments import LaunchOptions
+from nbaccel.launch.devices import worker_environ
+from nbaccel.launch.failures import without_our_frames
 from nbaccel.launch.group import WorkerGroup
-from nbaccel.launch.output import MODES as OUTPUT_MODES
 from nbaccel.launch.output import Router
 from nbaccel.launch.payload import Payload
 from nbaccel.launch.rendezvous import Rendezvous, open_rendezvous
+from nbaccel.launch.resolve import describe, resolve_spec
 from nbaccel.launch.supervision import Interrupts, Supervisor
 from nbaccel.runtime.environment import ProcessEnvironment
-
-RETURNS = ("main", "all")
-"""Choices of ``returns``."""
 
 
 def notebook_launcher(
@@ -39,20 +37,20 @@ def notebook_launcher(
     num_nodes: int = 1,
     rdzv_backend: str = "static",
     rdzv_endpoint: str = "",
-    rdzv_conf: Mapping[str, Any] | None = None,  # noqa: ARG001  # documented as taken only
-    rdzv_id: str = "none",  # noqa: ARG001
+    rdzv_conf: Mapping[str, Any] | None = None,
+    rdzv_id: str = "none",
     max_restarts: int = 0,
-    monitor_interval: float = 0.1,  # noqa: ARG001
-    log_line_prefix_template: str | None = None,  # noqa: ARG001
+    monitor_interval: float = 0.1,
+    log_line_prefix_template: str | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
-    devices: Sequence[int] | None = None,
+    devices: Sequence[int] | str | None = None,
     cpu: bool = False,
     start_method: str = "auto",
     output: str = "all",
     returns: str = "main",
     timeout: float | None = None,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, Any] | None = None,
 ) -> Any:
     """Run ``function(*args, **kwargs)`` on ``num_processes`` fresh processes and return its value.
 
@@ -68,31 +66,35 @@ def notebook_launcher(
         master_addr: address of the first machine.
         node_rank: index of this machine, ``0 <= node_rank < num_nodes``.
         num_nodes: machines that take part; each runs this call with its own ``node_rank``.
-        rdzv_backend: taken for the incumbent's sake; only ``"static"`` is known.
+        rdzv_backend: ``static``, or on one machine ``c10d``, which then means the same.
         rdzv_endpoint: ``host:port`` of the first machine, instead of ``master_addr`` and ``use_port``.
-        rdzv_conf: taken for the incumbent's sake.
-        rdzv_id: taken for the incumbent's sake.
+        rdzv_conf: checked and not used: there is nothing to configure.
+        rdzv_id: checked and not used: each launch meets at a port of its own.
         max_restarts: how often to run the function anew after a failure.
-        monitor_interval: taken for the incumbent's sake; events are awaited, not polled.
-        log_line_prefix_template: taken for the incumbent's sake.
+        monitor_interval: checked and not used: events are awaited, not polled for.
+        log_line_prefix_template: what stands before each line of a rank instead of the usual label;
+            ``${role_name}``, ``${rank}`` and ``${local_rank}`` are filled in.
         kwargs: keyword arguments for the function.
-        devices: ids of the accelerators to use, one process each, e.g. ``[0, 2]``.
+        devices: numbers of the accelerators to use, one process each, e.g. ``[0, 2]``, as a fresh
+            process counts them (so ``CUDA_VISIBLE_DEVICES`` is taken into account). ``"idle"``: the
+            ``num_processes`` ones with the least memory in use; without ``num_processes``, all of which
+            at most a tenth is in use. Workers see only the chosen ones, as ``cuda:0`` and on.
         cpu: run on the CPU even where there is an accelerator.
         start_method: ``auto``, ``zygote``, ``spawn`` or ``fork``.
         output: ``all`` ranks' lines, those of the ``main`` one, or ``none``.
         returns: ``main``: what the first process returned; ``all``: a list, one value a rank of
             this machine.
         timeout: seconds after which the launch is stopped.
-        env: further environment variables for the workers.
+        env: further environment variables for the workers; values are texts, numbers or paths.
 
     Returns:
         The function's value; tensors in it are on the CPU.
 
     Raises:
-        TypeError: ``function`` isn't callable, ``args`` isn't a tuple or list, or something can't be
-            sent to another process.
-        ValueError: an argument's value is none of its choices, or more processes than accelerators
-            were asked for.
+        TypeError: an argument of the wrong type, ``function`` can't be called with ``args`` and
+            ``kwargs``, or something can't be sent to another process.
+        ValueError: an argument's value is none of its choices or contradicts another's, or more
+            processes than accelerators were asked for.
         OSError: ``use_port`` is in use.
         BaseException: what the worker raised that failed first, with ``.rank``.
         WorkerError: the worker's exception can't be rebuilt here.
@@ -101,16 +103,24 @@ def notebook_launcher(
         KeyboardInterrupt: the cell was interrupted; the workers are gone.
     """
     __tracebackhide__ = True  # IPython leaves our frame out of the traceback
-    _check_call(function, args)
-    _check_choice("start_method", start_method, spawners.START_METHODS)
-    _check_choice("output", output, OUTPUT_MODES)
-    _check_choice("returns", returns, RETURNS)
-    _check_choice("rdzv_backend", rdzv_backend, ("static",))
-    if timeout is not None and timeout <= 0:
-        raise ValueError(f"timeout={timeout!r} must be a positive number of seconds, or None for no limit")
-    if rdzv_endpoint:
-        master_addr, use_port = _split_endpoint(rdzv_endpoint)
-    port = _check_port(use_port)
+    arguments.check_call(function, args, kwargs)
+    options = arguments.check_options(
+        use_port=use_port,
+        master_addr=master_addr,
+        num_nodes=num_nodes,
+        rdzv_backend=rdzv_backend,
+        rdzv_endpoint=rdzv_endpoint,
+        rdzv_conf=rdzv_conf,
+        rdzv_id=rdzv_id,
+        max_restarts=max_restarts,
+        monitor_interval=monitor_interval,
+        log_line_prefix_template=log_line_prefix_template,
+        start_method=start_method,
+        output=output,
+        returns=returns,
+        timeout=timeout,
+    )
+    further = arguments.check_env(env)
     spec = resolve_spec(
         num_processes=num_processes,
         mixed_precision=mixed_precision,
@@ -118,22 +128,13 @@ def notebook_launcher(
         cpu=cpu,
         num_nodes=num_nodes,
         node_rank=node_rank,
+        env=further,
     )
     with payload.dump_call((function, tuple(args), dict(kwargs or {}))) as call:
-        attempts_left = max_restarts
+        attempts_left = options.max_restarts
         while True:
             try:
-                return _launch_once(
-                    spec,
-                    call,
-                    start_method=start_method,
-                    output_mode=output,
-                    returns=returns,
-                    timeout=timeout,
-                    env=env,
-                    master_addr=master_addr,
-                    port=port,
-                )
+                return _launch_once(spec, call, options, further)
             except BaseException as error:
                 if attempts_left <= 0 or not isinstance(error, Exception):
                     error.__traceback__ = without_our_frames(error.__traceback__)
@@ -157,33 +158,27 @@ def debug_launcher(function: Callable[..., Any], args: Sequence[Any] = (), num_p
 
 
 def _launch_once(
-    spec: LaunchSpec,
-    call: Payload,
-    *,
-    start_method: str,
-    output_mode: str,
-    returns: str,
-    timeout: float | None,
-    env: Mapping[str, str] | None,
-    master_addr: str,
-    port: int | None,
+    spec: LaunchSpec, call: Payload, options: LaunchOptions, further_environ: Mapping[str, str]
 ) -> Any:
     first_rank = spec.node_rank * spec.num_processes
     ranks = range(first_rank, first_rank + spec.num_processes)
-    router = Router(output_mode, ranks, main_rank=first_rank)
-    rendezvous = open_rendezvous(master_addr, port, num_nodes=spec.num_nodes, node_rank=spec.node_rank)
+    router = Router(options.output, ranks, main_rank=first_rank)
+    rendezvous = open_rendezvous(
+        options.master_addr, options.port, num_nodes=spec.num_nodes, node_rank=spec.node_rank
+    )
+    wants_all = options.returns == "all"
     try:
         notices.announce(describe(spec))
-        setup = _setup_maker(spec, rendezvous, env)
+        setup = _setup_maker(spec, rendezvous, further_environ)
         with Interrupts() as interrupts, WorkerGroup(router) as group:
             interrupts.listen(group)
-            group.start(_spawner(start_method, call), setup, spec.num_processes)
-            group.submit(0, call, lambda rank: returns == "all" or rank == first_rank)
-            supervisor = Supervisor(group, router, interrupts, timeout)
+            group.start(_spawner(options.start_method, call), setup, spec.num_processes)
+            group.submit(0, call, lambda rank: wants_all or rank == first_rank)
+            supervisor = Supervisor(group, router, interrupts, options.timeout)
             supervisor.wait()
             supervisor.shut_down()
             values = [m.value.load() for m in group.members if m.value is not None]
-        return values if returns == "all" else values[0]
+        return values if wants_all else values[0]
     finally:
         rendezvous.close()
 
@@ -197,9 +192,12 @@ def _spawner(start_method: str, call: Payload) -> spawners.Spawner:
 
 
 def _setup_maker(
-    spec: LaunchSpec, rendezvous: Rendezvous, env: Mapping[str, str] | None
+    spec: LaunchSpec, rendezvous: Rendezvous, further_environ: Mapping[str, str]
 ) -> Callable[[int], messages.Setup]:
-    inherited = {**os.environ, **{name: str(value) for name, value in (env or {}).items()}}
+    inherited = {**os.environ, **further_environ}
+    inherited.update(worker_environ(spec.device_type, spec.devices, inherited))
+    # A worker sees the chosen devices and no others, so it counts them from 0.
+    spec_of_worker = replace(spec, devices=tuple(range(len(spec.devices))))
     threads = inherited.get("OMP_NUM_THREADS", "")
     num_threads = (
         int(threads) if threads.isdecimal() else max(1, process.usable_cores() // spec.num_processes)
@@ -220,10 +218,8 @@ def _setup_maker(
             **place.to_environ(),
             **{name: value for name, value in rendezvous.environ().items() if not name.endswith("_IFNAME")},
         }
-        if spec.devices:
-            environ[_visibility_name(spec.device_type)] = _visible(spec, inherited)
         return messages.Setup(
-            spec=spec,
+            spec=spec_of_worker,
             place=place,
             environ=environ,
             cwd=os.getcwd(),  # noqa: PTH109  # a text, for a message

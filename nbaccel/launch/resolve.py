@@ -45,12 +45,16 @@ def resolve_spec(
     precision = config.check_mixed_precision(mixed_precision)
     nodes = arguments.whole_number("num_nodes", num_nodes, at_least=1)
     node = _node_rank(node_rank, nodes)
-    count = None if num_processes is None else arguments.whole_number("num_processes", num_processes, at_least=1)
+    count = (
+        None if num_processes is None else arguments.whole_number("num_processes", num_processes, at_least=1)
+    )
     asked = arguments.check_devices(devices)
     on_cpu = arguments.check_flag("cpu", cpu)
     if on_cpu and asked is not None:
         raise ValueError(f"cpu=True and devices={_shown(asked)} contradict each other; leave one of them out")
-    device_type, chosen = ("cpu", ()) if on_cpu else _accelerators(asked, count, {**os.environ, **(env or {})})
+    device_type, chosen = (
+        ("cpu", ()) if on_cpu else _accelerators(asked, count, {**os.environ, **(env or {})})
+    )
     return LaunchSpec(
         num_processes=len(chosen) or count or 1,
         mixed_precision=precision,

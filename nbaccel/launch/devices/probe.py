@@ -62,7 +62,9 @@ def ask_torch(device_type: str, environ: Mapping[str, str], *, want_memory: bool
     Raises:
         RuntimeError: it failed, or did not answer.
     """
-    head = f"import sys; sys.path[:] = {sys.path!r}; device_type = {device_type!r}; want_memory = {want_memory}"
+    head = (
+        f"import sys; sys.path[:] = {sys.path!r}; device_type = {device_type!r}; want_memory = {want_memory}"
+    )
     try:
         done = subprocess.run(  # noqa: S603  # our own text
             [sys.executable, "-c", head + _PROGRAM],

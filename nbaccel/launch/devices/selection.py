@@ -68,9 +68,7 @@ def _named(ids: tuple[int, ...], num_processes: int | None, found: Accelerators)
     return ids
 
 
-def _idle(
-    num_processes: int | None, found: Accelerators, usage: Sequence[Usage | None]
-) -> tuple[int, ...]:
+def _idle(num_processes: int | None, found: Accelerators, usage: Sequence[Usage | None]) -> tuple[int, ...]:
     known = {unit.index: used for unit, used in zip(found.units, usage, strict=True) if used is not None}
     if len(known) < found.count:
         raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,10 +75,10 @@ class ThisMachine:
 
     def nvml(self) -> Any | None:
         try:
-            import pynvml
+            # By name: no type information is published for it.
+            return importlib.import_module("pynvml")
         except ImportError:
             return None
-        return pynvml
 
     def ask_torch(self, device_type: str, environ: Mapping[str, str], *, want_memory: bool) -> Answer:
         return ask_torch(device_type, environ, want_memory=want_memory)

@@ -1,4 +1,4 @@
-"""Environment variables that decide which accelerators a process sees: how they are read, and how to narrow them.
+"""The environment variables that hide accelerators from a process: how they are read, how to narrow them.
 
 The rules for ``CUDA_VISIBLE_DEVICES`` are the driver's, as torch restates them where it counts devices
 through NVML (``torch.cuda``):

@@ -45,6 +45,7 @@ _OWN_NAMES = (
     "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_RESTART_COUNT",
 )
+_ROLE = "default"  # what torch's agent calls workers that nobody named
 _MAX_SHOWN = 60
 
 
@@ -63,6 +64,16 @@ class LaunchOptions:
     """None: a free one."""
     label_template: str | None = None
     """What stands before each line; None: the usual ``[rank 1] `` where there are several."""
+
+    def labels(self, ranks: range) -> dict[int, str] | None:
+        """What stands before the lines of each of this machine's ranks; None: the usual."""
+        if self.label_template is None:
+            return None
+        template = string.Template(self.label_template)
+        return {
+            rank: template.substitute(role_name=_ROLE, rank=rank, local_rank=local_rank)
+            for local_rank, rank in enumerate(ranks)
+        }
 
 
 def check_call(function: object, args: object, kwargs: object = None) -> None:
@@ -237,11 +248,6 @@ def whole_number(name: str, value: object, *, at_least: int) -> int:
     if number < at_least:
         raise ValueError(f"{name}={number} is too small; it must be at least {at_least}")
     return number
-
-
-def label_of(template: str, *, rank: int, local_rank: int) -> str:
-    """What ``log_line_prefix_template`` makes of a rank."""
-    return string.Template(template).substitute(role_name="default", rank=rank, local_rank=local_rank)
 
 
 # --- inside -----------------------------------------------------------------------------------------

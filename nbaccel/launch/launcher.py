@@ -162,7 +162,7 @@ def _launch_once(
 ) -> Any:
     first_rank = spec.node_rank * spec.num_processes
     ranks = range(first_rank, first_rank + spec.num_processes)
-    router = Router(options.output, ranks, main_rank=first_rank)
+    router = Router(options.output, ranks, main_rank=first_rank, labels=options.labels(ranks))
     rendezvous = open_rendezvous(
         options.master_addr, options.port, num_nodes=spec.num_nodes, node_rank=spec.node_rank
     )

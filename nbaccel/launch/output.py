@@ -12,6 +12,7 @@ from __future__ import annotations
 import codecs
 import sys
 from collections import deque
+from collections.abc import Mapping
 from typing import TextIO
 
 MODES = ("all", "main", "none")
@@ -24,9 +25,13 @@ _KEPT_LINES = 1000
 class Router:
     """Output of one launch."""
 
-    def __init__(self, mode: str, ranks: range, *, main_rank: int = 0) -> None:
+    def __init__(
+        self, mode: str, ranks: range, *, main_rank: int = 0, labels: Mapping[int, str] | None = None
+    ) -> None:
         self._mode = mode
-        self._labelled = len(ranks) > 1 and mode == "all"
+        # What the user wants before each line stands there, however few processes there are.
+        self._labels = labels
+        self._labelled = labels is not None or (len(ranks) > 1 and mode == "all")
         self._main_rank = main_rank
         self._screen = _Screen()
         self._streams = {
@@ -91,6 +96,8 @@ class Router:
         self._screen.raw(is_err, text)
 
     def _label(self, rank: int) -> str:
+        if self._labels is not None:
+            return self._labels[rank]
         return f"[rank {rank}] " if self._labelled else ""
 
 

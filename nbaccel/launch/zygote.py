@@ -30,6 +30,7 @@ import struct
 import sys
 import threading
 import warnings
+import weakref
 from typing import NoReturn
 
 from nbaccel.launch import messages, process
@@ -44,6 +45,7 @@ BASE_MODULES = (
     "torch.utils.data",
     "torch.utils.data.distributed",
     "nbaccel.launch.worker",
+    "nbaccel.accelerator",
 )
 """Imported before the first fork."""
 
@@ -120,6 +122,10 @@ class Zygote:
 
     def report_ready(self, failed: dict[str, str]) -> None:
         """Tell the kernel what this zygote is good for."""
+        # What libraries want finalised at the interpreter's end (torch: thousands of operator
+        # registrations) is this process's, not its forks', whom it would cost 50 ms each.
+        for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
+            finalizer.atexit = False
         # Objects that live now are shared by all forks; keep the collector's hands off them.
         gc.collect()
         gc.freeze()

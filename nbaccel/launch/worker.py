@@ -98,7 +98,7 @@ class Worker:
 
         # OMP_NUM_THREADS is read when the library is loaded, which was long before.
         torch.set_num_threads(setup.num_threads)
-        if setup.spec.devices and setup.spec.device_type != "mps":  # of that there is one
+        if setup.spec.device_type in ("cuda", "xpu"):
             torch.get_device_module(setup.spec.device_type).set_device(setup.place.local_rank)
 
     def _run(self, order: messages.Run, fd: int) -> None:

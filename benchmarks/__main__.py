@@ -58,12 +58,9 @@ def sample(name: str, scenario: Scenario, repeats: int) -> Samples:
     for repeat in range(repeats):
         doors = (OURS, THEIRS) if repeat % 2 == 0 else (THEIRS, OURS)
         for door in doors:
-            print(
-                f"\r\x1b[K{name} {repeat + 1}/{repeats}: {door.package} ", end="", file=sys.stderr, flush=True
-            )
+            print(f"{name} {repeat + 1}/{repeats}: {door.package}", file=sys.stderr, flush=True)
             for measure, seconds in run_once(scenario, door).items():
                 samples[measure][door.package].append(seconds)
-    print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     return {measure: dict(by_package) for measure, by_package in samples.items()}
 
 

@@ -38,6 +38,10 @@ class Communicator(ABC):
         """Overwrite ``tensor`` with that of rank ``source``."""
 
     @abstractmethod
+    def scatter(self, buffer: torch.Tensor, pieces: list[torch.Tensor] | None, source: int) -> None:
+        """Fill ``buffer`` with this rank's entry of ``pieces``, which only rank ``source`` passes."""
+
+    @abstractmethod
     def all_gather_object(self, value: Any) -> list[Any]:
         """The picklable values of all ranks, by rank."""
 
@@ -64,6 +68,10 @@ class LocalCommunicator(Communicator):
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         if source != 0:
             raise ValueError(f"there is no rank {source} in a world of 1 process")
+
+    def scatter(self, buffer: torch.Tensor, pieces: list[torch.Tensor] | None, source: int) -> None:
+        if pieces is not None:
+            buffer.copy_(pieces[source])
 
     def all_gather_object(self, value: Any) -> list[Any]:
         return [value]

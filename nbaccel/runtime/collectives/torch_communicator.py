@@ -78,6 +78,9 @@ class TorchCommunicator(Communicator):
         with torch.no_grad():
             tensor.copy_(staged)
 
+    def scatter(self, buffer: torch.Tensor, pieces: list[torch.Tensor] | None, source: int) -> None:
+        dist.scatter(buffer, pieces, src=source)
+
     def all_gather_object(self, value: Any) -> list[Any]:
         values: list[Any] = [None] * self.world_size
         dist.all_gather_object(values, value)

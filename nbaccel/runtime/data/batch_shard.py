@@ -141,12 +141,14 @@ class BatchSamplerShard(BatchSampler):
 
     def _split(self) -> Iterator[list[int]]:
         world, rank = self.num_processes, self.process_index
-        start = _Start(self.batch_size or world, self.even_batches)
+        # Of a batch of unknown length every rank gets a piece: its length couldn't be foretold else.
+        even = self.even_batches or self.batch_size is None
+        start = _Start(self.batch_size or world, even)
         for step, batch in enumerate(self.batch_sampler):
             start.note(batch)
             size = self.batch_size or -(-len(batch) // world) * world
             piece = size // world
-            if self.even_batches and len(batch) < size:
+            if even and len(batch) < size:
                 self.partial[step] = [min(piece, max(0, len(batch) - r * piece)) for r in range(world)]
                 again = itertools.cycle(start.samples)
                 whole = [*batch, *itertools.islice(again, size - len(batch))]

@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from nbaccel.runtime.data import loops
+from nbaccel.runtime.data.iterable_shard import Marked
+from nbaccel.runtime.data.movers import mover_for
 from nbaccel.runtime.data.order import EpochOrder
-from nbaccel.runtime.nested import send_to_device
+from nbaccel.runtime.data.position import Position
+
+_END = object()
 
 
 class PreparedLoader(DataLoader[Any]):
@@ -24,7 +28,10 @@ class PreparedLoader(DataLoader[Any]):
         non_blocking: copy without waiting.
         order: agrees with the other ranks on the order of each pass.
         shard: knows where batches hold filling.
-        first: position of the first batch of a pass, when earlier ones are skipped.
+        num_processes: number of ranks that share the data.
+        first: position of the first batch of a pass, when the base leaves out earlier ones.
+        skip: batches that the base yields and that are thrown away at the start of each pass.
+        iteration: the epoch that the next pass is for.
     """
 
     def __init__(
@@ -35,7 +42,9 @@ class PreparedLoader(DataLoader[Any]):
         non_blocking: bool = False,
         order: EpochOrder | None = None,
         shard: Any = None,
+        num_processes: int = 1,
         first: int = 0,
+        skip: int = 0,
         iteration: int = 0,
     ) -> None:
         # Not DataLoader.__init__, which would build a second set of samplers.
@@ -44,9 +53,14 @@ class PreparedLoader(DataLoader[Any]):
         self.non_blocking = non_blocking
         self.order = order
         self.shard = shard
+        self.num_processes = num_processes
         self.first = first
+        self.skip = skip
         self.iteration = iteration
-        """The epoch that the next pass is for."""
+        self.position = Position()
+        """Where the running pass is, for checkpoints."""
+        self.resumes = False
+        """Whether a pass whose state was loaded starts after the batches that were done."""
         self.source: Any = base
         """The loader that was prepared; what a later ``prepare`` starts from."""
         self._loop: loops.Loop | None = None
@@ -57,24 +71,27 @@ class PreparedLoader(DataLoader[Any]):
         return getattr(self.base_dataloader, name)
 
     def __len__(self) -> int:
-        return len(self.base_dataloader)
+        return max(0, len(self.base_dataloader) - self.skip)
+
+    @property
+    def split_batches(self) -> bool:
+        """Whether the batch size of the plain loader is that of all ranks together."""
+        return bool(getattr(self.shard, "split_batches", False))
 
     @property
     def batch_size(self) -> int | None:  # type: ignore[override]
         """Samples in a batch of this rank; None when that varies."""
-        given = self.base_dataloader.batch_size
-        if given is not None:
-            return given
-        size = getattr(self.base_dataloader.batch_sampler, "batch_size", None)
-        if size is not None and getattr(self.shard, "split_batches", False):
-            return int(size) // int(self.shard.num_processes)
-        return None if size is None else int(size)
+        size = self.base_dataloader.batch_size
+        if size is None:
+            size = getattr(self.base_dataloader.batch_sampler, "batch_size", None)
+            if size is not None and self.split_batches:
+                size = int(size) // self.num_processes
+        return size
 
     @property
     def total_batch_size(self) -> int:
         """Samples in a batch of all ranks together."""
-        own = self.batch_size or 1
-        return own * int(getattr(self.shard, "num_processes", 1))
+        return (self.batch_size or 1) * self.num_processes
 
     @property
     def total_dataset_length(self) -> int:
@@ -98,17 +115,70 @@ class PreparedLoader(DataLoader[Any]):
         if self.order is not None:
             self.order.choose_epoch()
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self._begin_pass()
-        loop = loops.Loop(self, self._pass_length())
-        return self._batches(loop)
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is: epoch, batches done in it, and what its order was drawn from."""
+        return self.position.state_dict(self.iteration, self.total_batch_size, self._loop)
 
-    def _begin_pass(self) -> None:
+    def load_state_dict(self, state: dict[str, Any], *, resume: bool | None = None) -> None:
+        """Have the next pass take the order of the pass that ``state`` was taken in.
+
+        Args:
+            state: from :meth:`state_dict`, on this or another number of ranks.
+            resume: start that pass after the batches that were done already; by default as
+                :attr:`resumes` says. Otherwise it is for the caller to leave them out, see
+                :func:`~nbaccel.runtime.data.prepare.skip_first_batches`.
+        """
+        wanted = self.resumes if resume is None else resume
+        self.iteration = self.position.load(state, self.total_batch_size, resume=wanted)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        resumed = self.position.take_resumed()
+        first = self.first + self.skip
+        if resumed and resumed > first and self._can_leave_out():
+            from nbaccel.runtime.data.prepare import skip_first_batches
+
+            shortened: Any = skip_first_batches(self, resumed - first)
+            shortened.position = self.position
+            yield from shortened._pass(self)
+            return
+        yield from self._pass(self, leave_out=max(0, resumed - first))
+
+    def _can_leave_out(self) -> bool:
+        """Whether batches can be left out without reading them."""
+        return loads_by_index(self.base_dataloader)
+
+    def _pass(self, owner: PreparedLoader, leave_out: int = 0) -> Iterator[Any]:
+        with self.position.replayed():
+            self._begin_pass(owner.iteration)
+            source = self._open()
+        loop = loops.Loop(owner, self._pass_length())
+        owner._loop = loop
+        loop.index = self.first - 1
+        self._leave_out(source, loop, self.skip + leave_out)
+        try:
+            yield from self._batches(source, loop)
+        finally:
+            loops.leave(loop)
+            # Also when the pass was broken off: the next one is a new epoch.
+            self.position.end()
+            owner.iteration += 1
+
+    def _begin_pass(self, epoch: int) -> None:
         if self.order is not None:
-            self.order.begin(self.iteration)
+            self.order.begin(epoch)
         dataset = self.base_dataloader.dataset
         if hasattr(dataset, "set_epoch"):
-            dataset.set_epoch(self.iteration)
+            dataset.set_epoch(epoch)
+
+    def _leave_out(self, source: Iterator[Any], loop: loops.Loop, batches: int) -> None:
+        """Throw away the next ``batches`` batches."""
+        for _ in range(batches):
+            if next(source, _END) is _END:
+                break
+            loop.index += 1
+
+    def _open(self) -> Iterator[Any]:
+        return iter(self.base_dataloader)
 
     def _pass_length(self) -> int | None:
         try:
@@ -116,34 +186,46 @@ class PreparedLoader(DataLoader[Any]):
         except TypeError:
             return None
 
-    def _batches(self, loop: loops.Loop) -> Iterator[Any]:
-        device, non_blocking = self.device, self.non_blocking
-        source = iter(self.base_dataloader)
-        # One batch is read ahead, to know of the last one that it is.
-        try:
-            coming = next(source)
-        except StopIteration:
-            self.iteration += 1
-            return
-        self._loop = loop
-        loop.index = self.first - 1
-        loops.enter(loop)
-        try:
-            while not loop.at_end:
-                batch = coming
-                try:
-                    coming = next(source)
-                except StopIteration:
-                    coming = None
-                    loop.at_end = True
-                loop.index += 1
-                partial = None if self.shard is None else self.shard.partial
-                loop.counts = partial.get(loop.index) if partial else None
-                yield batch if device is None else send_to_device(batch, device, non_blocking)
-            self.iteration += 1
-        finally:
-            loops.leave(loop)
+    def _batches(self, source: Iterator[Any], loop: loops.Loop) -> Iterator[Any]:
+        raise NotImplementedError
+
+
+def loads_by_index(loader: DataLoader[Any]) -> bool:
+    """Whether batches are lists of indices, so that they can be left out unread."""
+    # An iterable data set gets a batch sampler too, of meaningless indices.
+    return loader.batch_sampler is not None and not isinstance(loader.dataset, IterableDataset)
 
 
 class DataLoaderShard(PreparedLoader):
     """Each rank reads its own part of the data."""
+
+    def _batches(self, source: Iterator[Any], loop: loops.Loop) -> Iterator[Any]:
+        mover = mover_for(self.device, self.non_blocking)
+        start, finish = mover.start, mover.finish
+        shard = self.shard
+        # One batch is read ahead, to know of the last one that it is the last.
+        try:
+            coming = next(source)
+        except StopIteration:
+            return
+        loops.enter(loop)
+        counts: list[int] | None = None
+        if type(coming) is Marked:
+            coming, counts = coming.value, coming.counts
+        started = start(coming)
+        while not loop.at_end:
+            running, running_counts = started, counts
+            counts = None
+            try:
+                coming = next(source)
+            except StopIteration:
+                loop.at_end = True
+            else:
+                if type(coming) is Marked:
+                    coming, counts = coming.value, coming.counts
+                started = start(coming)
+            loop.index += 1
+            if running_counts is None and shard is not None and shard.partial:
+                running_counts = shard.partial.get(loop.index)
+            loop.counts = running_counts
+            yield finish(running)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +11,9 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from nbaccel.runtime.collectives.communicator import Communicator
 from nbaccel.runtime.data.batch_shard import BatchSamplerShard, SampleShard
-from nbaccel.runtime.data.loader import DataLoaderShard, PreparedLoader
+from nbaccel.runtime.data.dispatcher import DataLoaderDispatcher
+from nbaccel.runtime.data.iterable_shard import BatchedShard, MarkedShard, MarkingCollate
+from nbaccel.runtime.data.loader import DataLoaderShard, PreparedLoader, loads_by_index
 from nbaccel.runtime.data.order import EpochOrder
 from nbaccel.runtime.data.samplers import SeedableRandomSampler, SkipBatchSampler, find_sampler
 
@@ -46,10 +50,15 @@ def prepare_data_loader(
     process_index: int = 0,
     split_batches: bool = False,
     put_on_device: bool = False,
+    rng_types: list[Any] | None = None,  # noqa: ARG001
+    dispatch_batches: bool | None = None,
     even_batches: bool = True,
+    slice_fn_for_dispatch: Callable[..., Any] | None = None,
     use_seedable_sampler: bool = False,
     data_seed: int | None = None,
     non_blocking: bool = False,
+    use_stateful_dataloader: bool = False,
+    *,
     communicator: Communicator | None = None,
 ) -> PreparedLoader:
     """A loader that yields rank ``process_index``'s part of what ``dataloader`` yields.
@@ -61,10 +70,16 @@ def prepare_data_loader(
         process_index: this rank.
         split_batches: ``dataloader``'s batch size is that of all ranks together.
         put_on_device: move batches to ``device``.
+        rng_types: accepted for compatibility; the ranks agree on the order of each pass in any case.
+        dispatch_batches: rank 0 reads and hands out. By default for iterable data sets whose batches are
+            moved to the device.
         even_batches: fill up so that all ranks get equally many full batches.
+        slice_fn_for_dispatch: cuts a part out of a joined batch, where slicing can't.
         use_seedable_sampler: replace a random sampler by one whose order depends on seed and epoch.
         data_seed: seed of that order.
         non_blocking: copy to the device without waiting.
+        use_stateful_dataloader: a loader whose state was loaded starts its next pass after the batches
+            that were done.
         communicator: connects the ranks; None when this process is to act as one of several without
             talking to them.
 
@@ -73,39 +88,93 @@ def prepare_data_loader(
     """
     if isinstance(dataloader, PreparedLoader):
         dataloader = dataloader.source
-    if isinstance(dataloader.dataset, IterableDataset):
-        raise NotImplementedError("iterable data sets")
-    if use_seedable_sampler:
+    plain = dataloader
+    iterable = isinstance(dataloader.dataset, IterableDataset)
+    if use_seedable_sampler and not iterable:
         dataloader = _with_seedable_sampler(dataloader, data_seed)
-    order = EpochOrder(find_sampler(dataloader), communicator)
+    placement: dict[str, Any] = {"device": device if put_on_device else None, "non_blocking": non_blocking}
+    if dispatch_batches is None:
+        dispatch_batches = iterable and put_on_device
+    prepared: PreparedLoader
+    if dispatch_batches and num_processes > 1:
+        if communicator is None:
+            raise ValueError(
+                "dispatch_batches needs the other ranks, but there is no way to reach them here; prepare the "
+                "loader through an Accelerator, or pass dispatch_batches=False"
+            )
+        _check_split(dataloader, num_processes, split_batches=split_batches)
+        prepared = DataLoaderDispatcher(
+            dataloader,
+            communicator=communicator,
+            split_batches=split_batches,
+            slice_fn=slice_fn_for_dispatch,
+            # Only rank 0 reads, so there is nothing to agree on.
+            order=EpochOrder(find_sampler(dataloader)),
+            **placement,
+        )
+    elif num_processes == 1:
+        order = None if iterable else EpochOrder(find_sampler(dataloader))
+        prepared = DataLoaderShard(dataloader, order=order, **placement)
+    elif iterable:
+        base = _shard_iterable(dataloader, num_processes, process_index, split_batches, even_batches)
+        prepared = DataLoaderShard(base, num_processes=num_processes, **placement)
+    else:
+        base, shard = _shard_indexed(dataloader, num_processes, process_index, split_batches, even_batches)
+        order = EpochOrder(find_sampler(dataloader), communicator)
+        prepared = DataLoaderShard(base, order=order, shard=shard, num_processes=num_processes, **placement)
+    prepared.source = plain
+    prepared.resumes = use_stateful_dataloader
+    return prepared
+
+
+def _check_split(dataloader: DataLoader[Any], num_processes: int, *, split_batches: bool) -> None:
+    size = dataloader.batch_size or getattr(dataloader.batch_sampler, "batch_size", None)
+    if split_batches and size and size % num_processes:
+        raise ValueError(
+            f"split_batches needs a batch size that the number of processes divides, but {size} is no "
+            f"multiple of {num_processes}"
+        )
+
+
+def _shard_iterable(
+    dataloader: DataLoader[Any], world: int, rank: int, split_batches: bool, even_batches: bool
+) -> DataLoader[Any]:
+    size = dataloader.batch_size
+    options = loading_options(dataloader)
+    collate = options.pop("collate_fn")
+    dataset: Any
+    if size is None:
+        dataset = BatchedShard(
+            dataloader.dataset, world, rank, drop_last=dataloader.drop_last, even_batches=even_batches
+        )
+    else:
+        dataset = MarkedShard(
+            dataloader.dataset, size, dataloader.drop_last, world, rank, split_batches, even_batches
+        )
+    return DataLoader(
+        dataset,
+        batch_size=None if size is None else dataset.piece,
+        drop_last=dataloader.drop_last if size is not None else False,
+        collate_fn=MarkingCollate(collate, batched=size is not None),
+        **options,
+    )
+
+
+def _shard_indexed(
+    dataloader: DataLoader[Any], world: int, rank: int, split_batches: bool, even_batches: bool
+) -> tuple[DataLoader[Any], Any]:
     shard: Any
     if dataloader.batch_sampler is not None:
-        shard = BatchSamplerShard(
-            dataloader.batch_sampler, num_processes, process_index, split_batches, even_batches
-        )
+        shard = BatchSamplerShard(dataloader.batch_sampler, world, rank, split_batches, even_batches)
         placed: dict[str, Any] = {"batch_sampler": shard}
     elif isinstance(dataloader.sampler, BatchSampler):
         # The data set takes whole lists of indices.
-        shard = BatchSamplerShard(
-            dataloader.sampler, num_processes, process_index, split_batches, even_batches
-        )
+        shard = BatchSamplerShard(dataloader.sampler, world, rank, split_batches, even_batches)
         placed = {"sampler": shard, "batch_size": None}
     else:
-        shard = SampleShard(dataloader.sampler, num_processes, process_index, even_batches)
+        shard = SampleShard(dataloader.sampler, world, rank, even_batches)
         placed = {"sampler": shard, "batch_size": None}
-    if num_processes == 1:
-        base, shard = dataloader, None
-    else:
-        base = DataLoader(dataloader.dataset, **placed, **loading_options(dataloader))
-    prepared = DataLoaderShard(
-        base,
-        device=device if put_on_device else None,
-        non_blocking=non_blocking,
-        order=order,
-        shard=shard,
-    )
-    prepared.source = dataloader
-    return prepared
+    return DataLoader(dataloader.dataset, **placed, **loading_options(dataloader)), shard
 
 
 def _with_seedable_sampler(dataloader: DataLoader[Any], data_seed: int | None) -> DataLoader[Any]:
@@ -120,26 +189,31 @@ def _with_seedable_sampler(dataloader: DataLoader[Any], data_seed: int | None) -
 
 
 def skip_first_batches(dataloader: DataLoader[Any], num_batches: int = 0) -> DataLoader[Any]:
-    """A loader that leaves out the first ``num_batches`` batches of each pass, and reads none of them.
+    """A loader that leaves out the first ``num_batches`` batches of each pass.
 
     ``dataloader`` itself isn't changed, so use the result for the interrupted epoch and the original
-    for the later ones. All other options stay.
+    for the later ones. All other options stay. With a sampler no skipped sample is read; an iterable
+    data set has to be read up to there.
     """
     if num_batches == 0:
         return dataloader
-    base = dataloader.base_dataloader if isinstance(dataloader, PreparedLoader) else dataloader
-    batches = SkipBatchSampler(base.batch_sampler, num_batches)
-    shortened: DataLoader[Any] = DataLoader(base.dataset, batch_sampler=batches, **loading_options(base))
     if not isinstance(dataloader, PreparedLoader):
-        return shortened
-    skipped = type(dataloader)(
-        shortened,
-        device=dataloader.device,
-        non_blocking=dataloader.non_blocking,
-        order=dataloader.order,
-        shard=dataloader.shard,
-        first=dataloader.first + num_batches,
-        iteration=dataloader.iteration,
-    )
-    skipped.source = dataloader.source
+        if not loads_by_index(dataloader):
+            return DataLoaderShard(dataloader, skip=num_batches)
+        return _without_first(dataloader, num_batches)
+    skipped = copy.copy(dataloader)
+    base = dataloader.base_dataloader
+    # A round of the dispatcher is one batch of the base for each rank.
+    width = dataloader.num_processes if isinstance(dataloader, DataLoaderDispatcher) else 1
+    width = 1 if dataloader.split_batches else width
+    if not loads_by_index(base):
+        skipped.skip = dataloader.skip + num_batches
+    else:
+        skipped.base_dataloader = _without_first(base, num_batches * width)
+        skipped.first = dataloader.first + num_batches
     return skipped
+
+
+def _without_first(dataloader: DataLoader[Any], num_batches: int) -> DataLoader[Any]:
+    batches = SkipBatchSampler(dataloader.batch_sampler, num_batches)
+    return DataLoader(dataloader.dataset, batch_sampler=batches, **loading_options(dataloader))

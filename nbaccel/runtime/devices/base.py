@@ -57,6 +57,10 @@ class Device(ABC):
     def synchronize(self) -> None:
         """Wait until all work that was handed to the device is done."""
 
+    def copy_stream(self, unit: torch.device) -> Any:
+        """A stream on which batches can be copied to ``unit`` while it computes; None where there is none."""
+        return None
+
     def empty_cache(self) -> None:
         """Give cached memory back to the system."""
 
@@ -84,6 +88,9 @@ class ModuleDevice(Device):
 
     def activate(self, unit: torch.device) -> None:
         self.module.set_device(unit)
+
+    def copy_stream(self, unit: torch.device) -> Any:
+        return self.module.Stream(unit)
 
     def synchronize(self) -> None:
         self.module.synchronize()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -116,7 +116,10 @@ class PreparationFacet(AcceleratorParts):
         return prepared
 
     def prepare_data_loader(
-        self, data_loader: DataLoader[Any], device_placement: bool | None = None
+        self,
+        data_loader: DataLoader[Any],
+        device_placement: bool | None = None,
+        slice_fn_for_dispatch: Callable[..., Any] | None = None,
     ) -> DataLoader[Any]:
         """Have ``data_loader`` yield this rank's part of the data, on the device.
 
@@ -133,10 +136,13 @@ class PreparationFacet(AcceleratorParts):
             runtime.environment.rank,
             split_batches=config.split_batches,
             put_on_device=place,
+            dispatch_batches=config.dispatch_batches,
             even_batches=config.even_batches,
+            slice_fn_for_dispatch=slice_fn_for_dispatch,
             use_seedable_sampler=config.use_seedable_sampler,
             data_seed=config.data_seed,
             non_blocking=config.non_blocking,
+            use_stateful_dataloader=config.use_stateful_dataloader,
             communicator=runtime.communicator,
         )
         self._dataloaders.append(prepared)
@@ -189,9 +195,6 @@ class PreparationFacet(AcceleratorParts):
     def clear(self, *objects: Any) -> Any:
         """Another name for :meth:`free_memory`."""
         return self.free_memory(*objects)
-
-    def _warn_if_unprepared(self, what: str) -> None:
-        warnings.warn(f"{what} wasn't prepared by this Accelerator; pass it through prepare()", stacklevel=3)
 
 
 def _is_scheduler(obj: Any) -> bool:

@@ -1,0 +1,149 @@
+"""The loader for data that only rank 0 reads. See :mod:`nbaccel.runtime.data.dispatch` for the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from nbaccel.runtime.collectives.communicator import Communicator
+from nbaccel.runtime.collectives.scatter import scatter_nested
+from nbaccel.runtime.data import loops
+from nbaccel.runtime.data.dispatch import Round, RoundReader
+from nbaccel.runtime.data.loader import PreparedLoader
+
+
+class DispatchError(RuntimeError):
+    """Rank 0 failed to read the data; raised on the other ranks, in place of waiting for ever."""
+
+
+class DataLoaderDispatcher(PreparedLoader):
+    """Rank 0 reads the data and hands each rank its part.
+
+    Args:
+        base: the plain loader; it is iterated on rank 0 only.
+        communicator: connects the ranks.
+        split_batches: the loader's batches are those of all ranks together.
+        slice_fn: cuts a part out of a joined batch, for batches that slicing can't cut.
+        options: as of :class:`~nbaccel.runtime.data.loader.PreparedLoader`.
+    """
+
+    def __init__(
+        self,
+        base: DataLoader[Any],
+        *,
+        communicator: Communicator,
+        split_batches: bool = False,
+        slice_fn: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(base, num_processes=communicator.world_size, **options)
+        self.communicator = communicator
+        self.splits = split_batches
+        self.slice_fn = slice_fn
+
+    @property
+    def split_batches(self) -> bool:
+        return self.splits
+
+    @property
+    def batch_size(self) -> int | None:  # type: ignore[override]
+        size = self._read_size()
+        return size // self.num_processes if size is not None and self.splits else size
+
+    def _read_size(self) -> int | None:
+        """Samples in a batch that rank 0 reads."""
+        size = self.base_dataloader.batch_size
+        if size is None:
+            size = getattr(self.base_dataloader.batch_sampler, "batch_size", None)
+        return size
+
+    @property
+    def _drops_last(self) -> bool:
+        base = self.base_dataloader
+        return bool(base.drop_last or getattr(base.batch_sampler, "drop_last", False))
+
+    def __len__(self) -> int:
+        return max(0, self._rounds() - self.skip)
+
+    def _rounds(self) -> int:
+        batches, world = len(self.base_dataloader), self.num_processes
+        if self.splits:
+            return batches
+        return batches // world if self._drops_last else (batches + world - 1) // world
+
+    def _pass_length(self) -> int | None:
+        try:
+            return self.first + self._rounds()
+        except TypeError:
+            return None
+
+    def _open(self) -> Iterator[Any]:
+        base = self._read_base() if self.communicator.rank == 0 else iter(())
+        reader = RoundReader(
+            base,
+            self.num_processes,
+            size=self._read_size(),
+            split=self.splits,
+            drop_last=self._drops_last,
+            slice_batch=self.slice_fn,
+        )
+        return iter(reader)
+
+    def _read_base(self) -> Iterator[Any]:
+        # Opened when the first batch is asked for, where the other ranks hear of a failure.
+        yield from self.base_dataloader
+
+    def _leave_out(self, source: Iterator[Any], loop: loops.Loop, batches: int) -> None:
+        # Only rank 0 has something to throw away; where the data end shows in the first round after it.
+        if self.communicator.rank == 0:
+            for _ in range(batches):
+                if next(source, None) is None:
+                    break
+        loop.index += batches
+
+    def _batches(self, source: Iterator[Any], loop: loops.Loop) -> Iterator[Any]:
+        loops.enter(loop)
+        coming, problem = self._read(source)
+        while True:
+            running = coming
+            if running is not None:
+                # Read ahead, to know of the last round that it is the last.
+                coming, problem = self._read(source)
+            batch, counts, last = self._exchange(running, coming is None, problem)
+            if batch is _NOTHING:
+                return
+            loop.index += 1
+            loop.counts = counts
+            loop.at_end = last
+            yield batch
+            if last:
+                return
+
+    def _read(self, source: Iterator[Round]) -> tuple[Round | None, Exception | None]:
+        try:
+            return next(source, None), None
+        except Exception as error:  # noqa: BLE001  # it is raised again once all ranks know
+            return None, error
+
+    def _exchange(
+        self, running: Round | None, last: bool, problem: Exception | None
+    ) -> tuple[Any, list[int] | None, bool]:
+        """Rank 0 hands out ``running``. Returns the batch, the real samples, and whether it is the last."""
+        head: Any = None
+        if self.communicator.rank == 0:
+            text = None if problem is None else f"{type(problem).__name__}: {problem}"
+            head = (running is not None, None if running is None else running.counts, last, text)
+        any_left, counts, last, text = self.communicator.broadcast_object(head, 0)
+        if text is not None:
+            if problem is not None:
+                raise problem
+            raise DispatchError(f"rank 0 failed to read the data: {text}")
+        if not any_left:
+            return _NOTHING, None, True
+        parts = None if running is None else running.parts
+        return scatter_nested(self.communicator, parts, 0, self.device), counts, last
+
+
+_NOTHING = object()

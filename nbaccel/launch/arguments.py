@@ -260,13 +260,18 @@ def _rendezvous(master_addr: object, use_port: object, endpoint: object) -> tupl
         raise TypeError(f"rdzv_endpoint={_shown(endpoint)} is not a text; write rdzv_endpoint='host:29500'")
     if not endpoint:
         return address, port
+    if endpoint.endswith(":"):
+        raise ValueError(f"rdzv_endpoint={endpoint!r} ends without a port; add one, e.g. {endpoint}29500")
     host, separator, tail = endpoint.rpartition(":")
     if not separator or endpoint.endswith("]"):
         host, tail = endpoint, ""
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError(
+            f"rdzv_endpoint={endpoint!r}: which colon leads the port can't be told; write the address in "
+            "brackets, e.g. '[::1]:29500'"
+        )
     host = _address("rdzv_endpoint", host.removeprefix("[").removesuffix("]"), whole=endpoint)
     named_port = _port("rdzv_endpoint", tail, whole=endpoint)
-    if separator and not tail:
-        raise ValueError(f"rdzv_endpoint={endpoint!r} ends without a port; write {host}:29500, or {host}")
     if address not in (DEFAULT_ADDRESS, host):
         raise ValueError(
             f"rdzv_endpoint={endpoint!r} and master_addr={address!r} contradict each other; leave one out"

@@ -199,10 +199,14 @@ class WorkerGroup:
         """Take in what workers say, for at most ``timeout`` seconds of silence; None: until they speak."""
         if not self._selector.get_map():
             return
-        for key, _ in self._selector.select(timeout):
+        now = time.monotonic()
+        until = float("inf") if timeout is None else now + timeout
+        until = min(until, self._router.due())
+        for key, _ in self._selector.select(None if until == float("inf") else max(0.0, until - now)):
             # An earlier event of this turn may have closed it.
             if key.fd in self._selector.get_map():
                 key.data()
+        self._router.tick()
 
     def pump_until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Take in events until ``condition()`` holds or the time is over; says whether it holds."""
@@ -224,6 +228,7 @@ class WorkerGroup:
             for is_err in tuple(member.open_streams):
                 self._read_stream(member, is_err, to_end=True)
                 self._end_stream(member, is_err)
+        self._router.flush()
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -279,6 +284,8 @@ class WorkerGroup:
         elif isinstance(message, messages.Exiting):
             member.asked_exit = message.code
             member.exited_at = time.monotonic()
+        elif isinstance(message, messages.Display):
+            self._router.take_display(member.rank, message)
         elif isinstance(message, messages.Stacks):
             member.stacks = message.text
         elif isinstance(message, messages.Here):

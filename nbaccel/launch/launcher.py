@@ -162,14 +162,16 @@ def _launch_once(
 ) -> Any:
     first_rank = spec.node_rank * spec.num_processes
     ranks = range(first_rank, first_rank + spec.num_processes)
-    router = Router(options.output, ranks, main_rank=first_rank, labels=options.labels(ranks))
+    router = Router(
+        options.output, ranks, main_rank=first_rank, labels=options.labels(ranks), log_dir=spec.log_dir
+    )
     rendezvous = open_rendezvous(
         options.master_addr, options.port, num_nodes=spec.num_nodes, node_rank=spec.node_rank
     )
     wants_all = options.returns == "all"
     try:
         notices.announce(describe(spec))
-        setup = _setup_maker(spec, rendezvous, further_environ)
+        setup = _setup_maker(spec, rendezvous, further_environ, router.secret)
         with Interrupts() as interrupts, WorkerGroup(router) as group:
             interrupts.listen(group)
             group.start(_spawner(options.start_method, call), setup, spec.num_processes)
@@ -178,9 +180,14 @@ def _launch_once(
             supervisor.wait()
             supervisor.shut_down()
             values = [m.value.load() for m in group.members if m.value is not None]
-        return values if wants_all else values[0]
+        value = values if wants_all else values[0]
+    except BaseException as error:
+        router.close(error)
+        raise
     finally:
         rendezvous.close()
+    router.close()
+    return value
 
 
 def _spawner(start_method: str, call: Payload) -> spawners.Spawner:
@@ -192,7 +199,7 @@ def _spawner(start_method: str, call: Payload) -> spawners.Spawner:
 
 
 def _setup_maker(
-    spec: LaunchSpec, rendezvous: Rendezvous, further_environ: Mapping[str, str]
+    spec: LaunchSpec, rendezvous: Rendezvous, further_environ: Mapping[str, str], marks_secret: bytes
 ) -> Callable[[int], messages.Setup]:
     inherited = {**os.environ, **further_environ}
     inherited.update(worker_environ(spec.device_type, spec.devices, inherited))
@@ -227,6 +234,7 @@ def _setup_maker(
             argv=tuple(sys.argv),
             main_file=main_file,
             num_threads=num_threads,
+            marks_secret=marks_secret,
         )
 
     return setup

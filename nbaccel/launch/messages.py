@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from nbaccel.config import LaunchSpec
 from nbaccel.launch.postmortem import FrameReport
@@ -88,6 +89,8 @@ class Setup:
     """``__main__.__file__`` of the kernel, for code that looks at it; never executed."""
     num_threads: int
     """Intra-op threads of torch."""
+    marks_secret: bytes = b""
+    """What the marks in its output start with (:mod:`nbaccel.launch.marks`); empty: no marks."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,24 @@ class Exiting:
 
     task: int
     code: int
+
+
+@dataclass(frozen=True)
+class Display:
+    """Something for the cell's output area; its place among the text is marked there."""
+
+    number: int
+    """Counts up from 1 in each worker."""
+    action: str
+    """``show``, ``update`` or ``clear``."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """MIME type -> representation, of built-in types that JSON can express."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """MIME type -> hints for the front end."""
+    display_id: str | None = None
+    """Name under which it can be updated."""
+    wait: bool = False
+    """Clear only when something new comes."""
 
 
 @dataclass(frozen=True)

@@ -1,70 +1,179 @@
-"""From the workers' pipes to the cell: whole lines, labelled by rank.
+"""From the workers' pipes to the cell: whole lines, labelled by rank, in each rank's own order.
 
-A router takes the bytes of each rank's two streams in the order in which they were read, and writes
-text to ``sys.stdout`` and ``sys.stderr`` of the kernel, in the thread of the cell that submitted the
-work. With one process everything passes as it comes. With several, a line is written when it is
-whole; of text that returns to the line's start (progress bars) only the main rank's is live, the
-others' last state is written when the line ends.
+::
+
+    bytes of a rank's pipes ──▶ RankFeed ──▶ LineReader ──▶ Router ──▶ Screen ──▶ sys.stdout, display
+                                (order)      (lines)        (labels)   (batches)
+
+Everything is written in the thread of the cell that submitted the work. With one process text passes
+as it comes. With several, a line is written when it is whole; of text that returns to the line's
+start (progress bars) only the main rank's is live, the others' last state is written when the line
+ends. Where nobody watches (a notebook that is executed as a batch, a pipe) bars are written as lines,
+ever more rarely. Equal lines of several ranks are not merged: whether they meet in time is chance,
+and what a cell prints should not depend on it.
 """
 
 from __future__ import annotations
 
 import codecs
-import sys
+import time
+import warnings
 from collections import deque
 from collections.abc import Mapping
-from typing import TextIO
+
+from nbaccel.launch import lines as line_reading
+from nbaccel.launch import marks
+from nbaccel.launch.logs import RankLogs
+from nbaccel.launch.messages import Display
+from nbaccel.launch.rank_feed import RankFeed
+from nbaccel.launch.screen import Screen, is_interactive
 
 MODES = ("all", "main", "none")
 """Choices of ``output``."""
 
+QUIET_SECONDS = 0.3
+"""How long a stream has to be quiet until an unfinished line of it is shown."""
+
+BATCH_PROGRESS_SECONDS = (1.0, 60.0)
+"""Where nobody watches: time from one state of a bar to the next, at first and at most. It grows by
+half each time, so that a bar of a minute gives 8 lines and one of an hour 70."""
+
 _TAIL_LINES = 20
+_TAIL_LINE_SIZE = 2000
 _KEPT_LINES = 1000
+_KEPT_SIZE = 1 << 20
+_LONGEST_PROMPT = 2000
 
 
 class Router:
     """Output of one launch."""
 
     def __init__(
-        self, mode: str, ranks: range, *, main_rank: int = 0, labels: Mapping[int, str] | None = None
+        self,
+        mode: str,
+        ranks: range,
+        *,
+        main_rank: int = 0,
+        log_dir: str | None = None,
+        labels: Mapping[int, str] | None = None,
     ) -> None:
+        """Prepare for the output of some ranks.
+
+        Args:
+            mode: one of :data:`MODES`.
+            ranks: ranks of this machine.
+            main_rank: the one whose progress bars are live.
+            log_dir: folder for each rank's whole output; None for no logs.
+            labels: what the user wants before the lines of each rank, however few processes there
+                are; None for the usual.
+
+        Raises:
+            OSError: a log can't be written there.
+        """
+        self.secret = marks.new_secret()
+        """What the workers' marks start with."""
         self._mode = mode
-        # What the user wants before each line stands there, however few processes there are.
         self._labels = labels
         self._labelled = labels is not None or (len(ranks) > 1 and mode == "all")
         self._main_rank = main_rank
-        self._screen = _Screen()
+        self._interactive = is_interactive()
+        self._screen = Screen()
+        self._logs = RankLogs(log_dir, ranks) if log_dir else None
+        self._kept = {rank: _Kept() for rank in ranks}
+        self._tails: dict[int, deque[str]] = {rank: deque(maxlen=_TAIL_LINES) for rank in ranks}
         self._streams = {
             (rank, is_err): _Stream(self, rank, is_err) for rank in ranks for is_err in (False, True)
         }
-        self._tails: dict[int, deque[str]] = {rank: deque(maxlen=_TAIL_LINES) for rank in ranks}
-        self._kept: dict[int, deque[str]] = {rank: deque(maxlen=_KEPT_LINES) for rank in ranks}
+        self._feeds = {
+            rank: RankFeed(
+                self.secret,
+                lambda is_err, data, rank=rank: self._text(rank, is_err, data),  # type: ignore[misc]
+                lambda display, rank=rank: self._display(rank, display),  # type: ignore[misc]
+            )
+            for rank in ranks
+        }
+
+    # --- what arrives -------------------------------------------------------------------------
 
     def feed(self, rank: int, is_err: bool, data: bytes) -> None:
         """Bytes that were read from one of a rank's pipes."""
-        self._streams[rank, is_err].feed(data)
-        self._screen.flush()
+        self._feeds[rank].feed(is_err, data)
+
+    def take_display(self, rank: int, display: Display) -> None:
+        """A display's content, which came over the rank's channel."""
+        self._feeds[rank].take(display)
 
     def end(self, rank: int, is_err: bool) -> None:
         """The pipe is at its end: what is left of an unfinished line is written."""
+        self._feeds[rank].end(is_err)
         self._streams[rank, is_err].end()
-        self._screen.flush()
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def due(self) -> float:
+        """``time.monotonic()`` at which :meth:`tick` should be called, at the latest."""
+        return min(self._screen.due(), *(stream.due for stream in self._streams.values()))
+
+    def tick(self) -> None:
+        """Do what is due."""
+        now = time.monotonic()
+        for stream in self._streams.values():
+            if stream.due <= now:
+                stream.tick(now)
+        if self._screen.due() <= now:
+            self._screen.write()
+
+    def flush(self) -> None:
+        """Write at once what was collected."""
+        self._screen.write()
+
+    def close(self, outcome: BaseException | None = None) -> None:
+        """The launch is over: write all that is left.
+
+        When the user's streams or a log refused what was to be written, that is said once: in a note
+        of the launch's own error, else as a ``RuntimeWarning``.
+
+        Args:
+            outcome: what the launch raises; None when it went well.
+        """
+        for rank, feed in self._feeds.items():
+            feed.give_up()
+            for is_err in (False, True):
+                self._streams[rank, is_err].end()
+        self._screen.write()
+        for what, trouble in (
+            ("output could not be shown", self._screen.trouble),
+            ("a log could not be written", self._logs.close() if self._logs else None),
+        ):
+            if trouble is None:
+                continue
+            text = f"nbaccel: {what} and is lost in part: {type(trouble).__name__}: {trouble}"
+            if outcome is None:
+                warnings.warn(text, RuntimeWarning, stacklevel=4)
+            else:
+                outcome.add_note(text)
+
+    # --- what a failure needs -----------------------------------------------------------------
 
     def stderr_tail(self, rank: int) -> str:
         """The last lines of a rank's standard error."""
-        return "".join(self._tails[rank])
+        return "".join(f"{line}\n" for line in self._tails[rank])
 
     def show_kept(self, rank: int) -> None:
         """Write what a rank had printed while it was not shown."""
-        lines = self._kept[rank]
-        if lines:
-            self._screen.write(True, f"[rank {rank}] ", "its output, which was not shown:\n")
-            for line in lines:
-                self._screen.write(True, f"[rank {rank}] ", line)
-            lines.clear()
-            self._screen.flush()
+        kept = self._kept[rank].take()
+        if kept:
+            owner = (rank, "kept")
+            self._screen.line(True, owner, f"[rank {rank}] its output, which was not shown:")
+            for line in kept:
+                self._screen.line(True, owner, f"[rank {rank}] {line}")
+            self._screen.write()
 
     # --- called by the streams ----------------------------------------------------------------
+
+    @property
+    def interactive(self) -> bool:
+        return self._interactive
 
     def is_shown(self, rank: int) -> bool:
         return self._mode == "all" or (self._mode == "main" and rank == self._main_rank)
@@ -73,27 +182,50 @@ class Router:
         """Whether unfinished lines of this rank are written as they grow."""
         return self.is_shown(rank) and rank == self._main_rank
 
-    @property
-    def passes_through(self) -> bool:
-        return not self._labelled
+    def passes_through(self, rank: int) -> bool:
+        """Whether text is written as it comes, and not by line."""
+        return self._interactive and not self._labelled and self.is_shown(rank)
 
-    def remember(self, rank: int, is_err: bool, text: str) -> None:
-        if is_err:
-            self._tails[rank].append(text)
+    def raw(self, is_err: bool, text: str) -> None:
+        self._screen.text(is_err, text)
 
     def line(self, rank: int, is_err: bool, text: str) -> None:
-        self.remember(rank, is_err, text)
-        if self.is_shown(rank):
-            self._screen.write(is_err, self._label(rank), text)
-        else:
-            self._kept[rank].append(text)
+        """A line is whole."""
+        if is_err:
+            self._tails[rank].append(text[-_TAIL_LINE_SIZE:])
+        if not self.is_shown(rank):
+            self._kept[rank].add(text)
+        elif not self.passes_through(rank):
+            self._screen.line(is_err, rank, self._label(rank) + text)
 
     def progress(self, rank: int, is_err: bool, text: str) -> None:
         """The present state of a line that will be overwritten."""
-        self._screen.overwrite(is_err, self._label(rank), text)
+        if self._interactive:
+            self._screen.state(is_err, rank, self._label(rank) + text)
+        else:
+            self._screen.line(is_err, rank, self._label(rank) + text)
 
-    def raw(self, is_err: bool, text: str) -> None:
-        self._screen.raw(is_err, text)
+    def partial(self, rank: int, is_err: bool, text: str) -> None:
+        """An unfinished line that might be a question."""
+        self._screen.partial(is_err, rank, self._label(rank) + text)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _text(self, rank: int, is_err: bool, data: bytes) -> None:
+        if self._logs:
+            self._logs.write(rank, data)
+        self._streams[rank, is_err].feed(data)
+
+    def _display(self, rank: int, display: Display) -> None:
+        if not self.is_shown(rank):
+            if text := display.data.get("text/plain"):
+                self._kept[rank].add(str(text))
+            return
+        if display.action == "clear" and self._labelled and rank != self._main_rank:
+            return  # it may clear its own output, and that can't be told from the others'
+        if display.action == "show" and self._labelled:
+            self._screen.line(False, rank, f"{self._label(rank)}displays:")
+        self._screen.display(display)
 
     def _label(self, rank: int) -> str:
         if self._labels is not None:
@@ -102,83 +234,131 @@ class Router:
 
 
 class _Stream:
-    """Splits one pipe's bytes into lines and states of a line."""
+    """One stream of one rank: its lines, and when to look at an unfinished one."""
 
     def __init__(self, router: Router, rank: int, is_err: bool) -> None:
         self._router = router
         self._rank = rank
         self._is_err = is_err
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-        self._pending = ""
+        self._reader = line_reading.LineReader()
+        self._throttle = _Throttle()
+        self._quiet_at = float("inf")
 
-    def feed(self, data: bytes, final: bool = False) -> None:
-        text = self._decoder.decode(data, final)
-        if self._router.passes_through and self._router.is_shown(self._rank):
-            self._router.raw(self._is_err, text)
-        self._pending += text
-        if "\n" in text:
-            *whole, self._pending = self._pending.split("\n")
-            for line in whole:
-                self._emit(_last_state(line) + "\n")
-        if "\r" in self._pending:
-            # Keep only what the line would show now: a bar may run for hours.
-            self._pending = "\r" + _last_state(self._pending)
-            if self._router.is_live(self._rank) and not self._router.passes_through:
-                self._router.progress(self._rank, self._is_err, self._pending[1:])
+    @property
+    def due(self) -> float:
+        return min(self._quiet_at, self._throttle.due)
+
+    def feed(self, data: bytes) -> None:
+        self._take(self._decoder.decode(data))
+
+    def tick(self, now: float) -> None:
+        if self._quiet_at <= now:
+            self._quiet_at = float("inf")
+            self._emit(self._reader.settle())
+            partial = self._reader.partial
+            if partial and self._is_live and len(partial) <= _LONGEST_PROMPT:
+                self._router.partial(self._rank, self._is_err, partial)
+        if self._throttle.due <= now:
+            state = self._throttle.take(now)
+            self._router.progress(self._rank, self._is_err, state)
 
     def end(self) -> None:
-        self.feed(b"", final=True)
-        if self._pending:
-            self._emit(_last_state(self._pending) + "\n")
-            self._pending = ""
+        self._take(self._decoder.decode(b"", final=True))
+        self._emit(self._reader.end())
+        self._quiet_at = float("inf")
+        self._throttle.drop()
 
-    def _emit(self, line: str) -> None:
+    @property
+    def _is_live(self) -> bool:
         router = self._router
-        if router.passes_through and router.is_shown(self._rank):
-            router.remember(self._rank, self._is_err, line)
+        return router.is_live(self._rank) and not router.passes_through(self._rank)
+
+    def _take(self, text: str) -> None:
+        if not text:
+            return
+        router = self._router
+        if router.passes_through(self._rank):
+            router.raw(self._is_err, text)
+            if not self._is_err:
+                return
+        self._emit(self._reader.feed(text))
+        if self._is_live and (state := self._reader.progress) is not None:
+            if router.interactive:
+                router.progress(self._rank, self._is_err, state)
+            else:
+                self._throttle.put(state)
+        if self._reader.has_open_rows or (self._is_live and not self._reader.is_between_lines):
+            self._quiet_at = time.monotonic() + QUIET_SECONDS
         else:
-            router.line(self._rank, self._is_err, line)
+            self._quiet_at = float("inf")
+
+    def _emit(self, lines: list[str]) -> None:
+        for line in lines:
+            if not self._throttle.has_shown(line):
+                self._router.line(self._rank, self._is_err, line)
+        if lines and self._reader.progress is None:
+            self._throttle.drop()
 
 
-class _Screen:
-    """The kernel's two streams, and whether a line is open on each."""
+class _Throttle:
+    """Picks the states of a progress bar that are worth a line where nobody watches."""
 
     def __init__(self) -> None:
-        self._open: dict[bool, bool] = {False: False, True: False}
-        self._touched: set[bool] = set()
+        self._state: str | None = None
+        self._shown: str | None = None
+        self._next = float("inf")
+        self._interval = BATCH_PROGRESS_SECONDS[0]
+        self._is_open = False
 
-    def write(self, is_err: bool, label: str, line: str) -> None:
-        start = ""
-        if self._open[is_err]:
-            start = "\n"
-            self._open[is_err] = False
-        self._put(is_err, start + label + line)
+    @property
+    def due(self) -> float:
+        return self._next if self._state is not None else float("inf")
 
-    def overwrite(self, is_err: bool, label: str, text: str) -> None:
-        self._open[is_err] = True
-        self._put(is_err, "\r" + label + text)
+    def put(self, state: str) -> None:
+        """The bar shows this now."""
+        if not self._is_open:
+            self._is_open = True
+            self._next = time.monotonic() + self._interval
+        if state != self._shown:
+            self._state = state
 
-    def raw(self, is_err: bool, text: str) -> None:
-        self._put(is_err, text)
+    def take(self, now: float) -> str:
+        """The state that is written now."""
+        assert self._state is not None
+        state, self._state = self._state, None
+        self._shown = state.rstrip()
+        self._next = now + self._interval
+        self._interval = min(self._interval * 1.5, BATCH_PROGRESS_SECONDS[1])
+        return self._shown
 
-    def flush(self) -> None:
-        for is_err in self._touched:
-            self._target(is_err).flush()
-        self._touched.clear()
+    def has_shown(self, line: str) -> bool:
+        """Whether this line would only say again what was written last."""
+        return line == self._shown
 
-    def _put(self, is_err: bool, text: str) -> None:
-        self._target(is_err).write(text)
-        self._touched.add(is_err)
-
-    @staticmethod
-    def _target(is_err: bool) -> TextIO:
-        # Looked up each time: user code may replace the streams while workers run.
-        return sys.stderr if is_err else sys.stdout
+    def drop(self) -> None:
+        """The bar is over."""
+        self._state = self._shown = None
+        self._interval = BATCH_PROGRESS_SECONDS[0]
+        self._is_open = False
 
 
-def _last_state(line: str) -> str:
-    """What a terminal would show of a line with carriage returns in it."""
-    if "\r" not in line:
-        return line
-    states = [state for state in line.split("\r") if state]
-    return states[-1] if states else ""
+class _Kept:
+    """The last lines of a rank that isn't shown, within bounds."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque()
+        self._size = 0
+
+    def add(self, line: str) -> None:
+        line = line[-_KEPT_SIZE:]
+        self._lines.append(line)
+        self._size += len(line)
+        while len(self._lines) > _KEPT_LINES or self._size > _KEPT_SIZE:
+            self._size -= len(self._lines.popleft())
+
+    def take(self) -> list[str]:
+        lines = list(self._lines)
+        self._lines.clear()
+        self._size = 0
+        return lines

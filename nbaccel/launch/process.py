@@ -82,6 +82,39 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def usable_memory() -> int:
+    """Bytes of memory that this process may count on: the machine's, or its container's limit."""
+    limits = [psutil.virtual_memory().total]
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(name).read_text().strip()
+        except OSError:
+            continue  # no such container
+        if text.isdecimal():
+            limits.append(int(text))
+    return min(limits)
+
+
+@cache
+def _libc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if os.name == "posix" else None
+
+
+def send_c_output_by_line() -> None:
+    """What C code prints leaves this process line by line, also when it goes to a pipe."""
+    libc = _libc()
+    name = "__stdoutp" if sys.platform == "darwin" else "stdout"
+    if libc is not None:
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, name), None, ctypes.c_int(1), ctypes.c_size_t(0))
+
+
+def flush_c_output() -> None:
+    """Send on what C code has printed so far."""
+    libc = _libc()
+    if libc is not None:
+        libc.fflush(None)
+
+
 @cache
 def loopback_interface() -> str | None:
     """Name of the interface that has 127.0.0.1 (``lo``, ``lo0``, ...), or None."""

@@ -52,9 +52,8 @@ def resolve_spec(
     on_cpu = arguments.check_flag("cpu", cpu)
     if on_cpu and asked is not None:
         raise ValueError(f"cpu=True and devices={_shown(asked)} contradict each other; leave one of them out")
-    device_type, chosen = (
-        ("cpu", ()) if on_cpu else _accelerators(asked, count, {**os.environ, **(env or {})})
-    )
+    environ = {**os.environ, **(env or {})}
+    device_type, chosen = ("cpu", ()) if on_cpu else _accelerators(asked, count, environ)
     return LaunchSpec(
         num_processes=len(chosen) or count or 1,
         mixed_precision=precision,
@@ -63,6 +62,7 @@ def resolve_spec(
         devices=chosen,
         num_nodes=nodes,
         node_rank=node,
+        log_dir=environ.get("NBACCEL_LOG_DIR") or None,
     )
 
 

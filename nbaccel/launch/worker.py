@@ -13,7 +13,6 @@ same code runs in a fork of the zygote, in a fresh interpreter and in a fork of 
 from __future__ import annotations
 
 import atexit
-import io
 import os
 import queue
 import signal
@@ -25,8 +24,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from nbaccel import config
-from nbaccel.launch import failures, messages, payload, postmortem, process, stacks, whereabouts
+from nbaccel.launch import display, failures, messages, payload, postmortem, process, stacks, whereabouts
 from nbaccel.launch.channel import Channel, ChannelClosed
+from nbaccel.launch.worker_streams import Turns, flush_streams, take_streams
 
 
 def main(channel_fd: int, out_fd: int, err_fd: int, parent: int, name: str) -> NoReturn:
@@ -43,20 +43,21 @@ def main(channel_fd: int, out_fd: int, err_fd: int, parent: int, name: str) -> N
         os.setsid()
     process.set_name(name)
     process.die_with_parent(parent)
-    _take_streams(out_fd, err_fd)
+    turns = take_streams(out_fd, err_fd)
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(signum, signal.SIG_DFL)
     # An interrupt is for user code: until that runs, and after it, there is nothing to interrupt.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    worker = Worker(Channel.from_fd(channel_fd))
+    worker = Worker(Channel.from_fd(channel_fd), turns)
     worker.run()
 
 
 class Worker:
     """The main thread's side of a worker."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, turns: Turns) -> None:
         self._channel = channel
+        self._turns = turns
         self._inbox: queue.SimpleQueue[tuple[Any, list[int]]] = queue.SimpleQueue()
         self._rank = 0
         self._exitcode = 0
@@ -94,6 +95,8 @@ class Worker:
         main_module.__builtins__ = __builtins__  # type: ignore[attr-defined]
         sys.modules["__main__"] = main_module
         config.set_active_spec(setup.spec)
+        self._turns.start(setup.marks_secret)
+        display.install(display.Outlet(self._channel.send, self._turns))
         import torch
 
         # OMP_NUM_THREADS is read when the library is loaded, which was long before.
@@ -109,6 +112,7 @@ class Worker:
                 function, args, kwargs = packed.load()
                 del packed
             value = _user_call(function, args, kwargs)
+            display.show_open_figures()
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             in_result = True
             if order.wants_value:
@@ -154,7 +158,7 @@ class Worker:
         self._report(messages.FailureDetails(postmortem.describe_frames(error.__traceback__)))
 
     def _report(self, message: object, fd: int | None = None) -> None:
-        _flush_streams()
+        flush_streams()
         try:
             self._channel.send(message, () if fd is None else (fd,))
         except ChannelClosed:
@@ -178,7 +182,7 @@ class Worker:
             code = code or 1
             sys.excepthook(*sys.exc_info())
         finally:
-            _flush_streams()
+            flush_streams()
             os._exit(code & 0xFF)
 
     def _abandon(self) -> NoReturn:
@@ -213,33 +217,3 @@ def _shut_down_process_group() -> None:
         from nbaccel.runtime.process_group import shutdown_process_group
 
         shutdown_process_group()
-
-
-def _take_streams(out_fd: int, err_fd: int) -> None:
-    """Make the pipes fd 1 and 2, so that text written by C code goes there too."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(out_fd, 1)
-    os.dup2(err_fd, 2)
-    for fd in (null, out_fd, err_fd):
-        if fd > 2:
-            os.close(fd)
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = _text_stream(1)  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _text_stream(2)  # type: ignore[misc]
-
-
-def _text_stream(fd: int) -> io.TextIOWrapper:
-    raw = io.FileIO(fd, "w", closefd=False)
-    # Line by line: what was printed before a crash must be on its way already.
-    return io.TextIOWrapper(
-        io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
-    )
-
-
-def _flush_streams() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            continue  # replaced and closed by user code, or nobody reads any more

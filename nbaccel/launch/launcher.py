@@ -14,10 +14,10 @@ from typing import Any
 
 from nbaccel.config import LaunchSpec
 from nbaccel.launch import arguments, messages, notices, payload, process, spawners, zygote_client
-from nbaccel.launch.arguments import LaunchOptions
 from nbaccel.launch.devices import worker_environ
 from nbaccel.launch.failures import without_our_frames
 from nbaccel.launch.group import WorkerGroup
+from nbaccel.launch.options import LaunchOptions, check_options
 from nbaccel.launch.output import Router
 from nbaccel.launch.payload import Payload
 from nbaccel.launch.rendezvous import Rendezvous, open_rendezvous
@@ -104,7 +104,7 @@ def notebook_launcher(
     """
     __tracebackhide__ = True  # IPython leaves our frame out of the traceback
     arguments.check_call(function, args, kwargs)
-    options = arguments.check_options(
+    options = check_options(
         use_port=use_port,
         master_addr=master_addr,
         num_nodes=num_nodes,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from nbaccel import config
 from nbaccel.config import LaunchSpec
-from nbaccel.launch import arguments, devices, notices
+from nbaccel.launch import arguments, devices, notices, values
 from nbaccel.launch.failures import describe_ranks
 
 
@@ -43,13 +43,11 @@ def resolve_spec(
         RuntimeError: the accelerators could not be found out.
     """
     precision = config.check_mixed_precision(mixed_precision)
-    nodes = arguments.whole_number("num_nodes", num_nodes, at_least=1)
+    nodes = values.whole_number("num_nodes", num_nodes, at_least=1)
     node = _node_rank(node_rank, nodes)
-    count = (
-        None if num_processes is None else arguments.whole_number("num_processes", num_processes, at_least=1)
-    )
+    count = None if num_processes is None else values.whole_number("num_processes", num_processes, at_least=1)
     asked = arguments.check_devices(devices)
-    on_cpu = arguments.check_flag("cpu", cpu)
+    on_cpu = values.flag("cpu", cpu)
     if on_cpu and asked is not None:
         raise ValueError(f"cpu=True and devices={_shown(asked)} contradict each other; leave one of them out")
     environ = {**os.environ, **(env or {})}
@@ -100,7 +98,7 @@ def _accelerators(
 
 
 def _node_rank(value: object, num_nodes: int) -> int:
-    node = arguments.whole_number("node_rank", value, at_least=0)
+    node = values.whole_number("node_rank", value, at_least=0)
     if node >= num_nodes:
         raise ValueError(
             f"node_rank={node} lies outside num_nodes={num_nodes}: nodes are counted from 0 to "

@@ -16,6 +16,7 @@ import torch
 
 from nbaccel import notebook_launcher
 from nbaccel.launch import arguments, launcher, zygote_client
+from nbaccel.launch.options import check_options
 
 
 class Called(Exception):
@@ -239,9 +240,9 @@ def test_good_values_pass(given):
 
 
 def test_values_are_brought_into_one_form():
-    options = arguments.check_options(use_port=" 29500 ", timeout=float("inf"), rdzv_endpoint="[::1]")
+    options = check_options(use_port=" 29500 ", timeout=float("inf"), rdzv_endpoint="[::1]")
     assert (options.port, options.timeout, options.master_addr) == (29500, None, "::1")
-    options = arguments.check_options(rdzv_endpoint="[fe80::1]:1234")
+    options = check_options(rdzv_endpoint="[fe80::1]:1234")
     assert (options.master_addr, options.port) == ("fe80::1", 1234)
     assert arguments.check_env({"A": 1, "B": 0.5, "C": Path("/tmp")}) == {"A": "1", "B": "0.5", "C": "/tmp"}
     assert arguments.check_devices(range(2)) == (0, 1)
@@ -249,9 +250,9 @@ def test_values_are_brought_into_one_form():
 
 
 def test_labels_count_local_ranks_from_this_machine_s_first():
-    options = arguments.check_options(log_line_prefix_template="${rank}.${local_rank} ")
+    options = check_options(log_line_prefix_template="${rank}.${local_rank} ")
     assert options.labels(range(4, 6)) == {4: "4.0 ", 5: "5.1 "}
-    assert arguments.check_options().labels(range(2)) is None
+    assert check_options().labels(range(2)) is None
 
 
 def _with_a_size(function):

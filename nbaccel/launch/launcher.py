@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from nbaccel.config import LaunchSpec
-from nbaccel.launch import arguments, messages, notices, payload, process, spawners, zygote_client
+from nbaccel.launch import arguments, capture, messages, notices, payload, process, spawners, zygote_client
 from nbaccel.launch.devices import worker_environ
 from nbaccel.launch.failures import without_our_frames
 from nbaccel.launch.group import WorkerGroup
@@ -130,7 +130,9 @@ def notebook_launcher(
         node_rank=node_rank,
         env=further,
     )
-    with payload.dump_call((function, tuple(args), dict(kwargs or {}))) as call:
+    parts = (function, tuple(args), dict(kwargs or {}))
+    with payload.dump_call(parts) as call:
+        capture.warn_if_large(parts, call, spec)
         attempts_left = options.max_restarts
         while True:
             try:

@@ -2,7 +2,7 @@
 
 ::
 
-    memory file:  | header | pickle stream | pad | buffer 0 | pad | buffer 1 | ...
+    memory file:  | header | pickle stream | pad | buffer 0 | pad | buffer 1 | ... | index |
                                              each buffer at a multiple of 64 bytes
 
 The file has no name, so nothing can be left behind in a file system. The writer writes each byte
@@ -16,22 +16,41 @@ import mmap
 import os
 import pickle
 import struct
+from dataclasses import dataclass
 from typing import IO, Any, Self
 
-from nbaccel.launch import pickling
+from nbaccel.launch import memory, pickling, unpicklable
 
-_HEADER = struct.Struct("!8sQQ")  # magic, length of the pickle stream, offset of the index
-_MAGIC = b"nbaccel1"
+_HEADER = struct.Struct("!8sQQQ")  # magic, length of the pickle stream, offset of the index, its entries
+_MAGIC = b"nbaccel2"
 _ALIGNMENT = 64
 _INDEX_ENTRY = struct.Struct("!QQ?")  # offset, length, read-only
+_CHUNK = 64 << 20
+"""Bytes a write: an interrupt is served between two of them."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the writer of a payload knows of it."""
+
+    modules: frozenset[str] = frozenset()
+    """Modules that the reader will import."""
+    classes: tuple[type, ...] = ()
+    """Classes sent by value; they must live until their instances have come home."""
+    written: int = 0
+    """Bytes written."""
 
 
 class Payload:
     """A memory file with one pickled object. Owns its descriptor; a context manager."""
 
-    def __init__(self, fd: int, *, pickler: pickling.Pickler | None = None) -> None:
+    def __init__(
+        self, fd: int, contents: Contents | None = None, file: memory.MemoryFile | None = None
+    ) -> None:
         self.fd = fd
-        self._pickler = pickler
+        """The descriptor to send; -1 after :meth:`close`."""
+        self.contents = contents or Contents()
+        self._file = file
 
     @classmethod
     def from_fd(cls, fd: int) -> Payload:
@@ -39,14 +58,9 @@ class Payload:
         return cls(fd)
 
     @property
-    def size(self) -> int:
-        """Bytes in the file."""
-        return os.fstat(self.fd).st_size
-
-    @property
     def modules(self) -> frozenset[str]:
         """Modules that the reader imports, known to the writer only."""
-        return frozenset(self._pickler.modules) if self._pickler is not None else frozenset()
+        return self.contents.modules
 
     def load(self) -> Any:
         """Rebuild the object. Buffers are mapped, not read: they cost memory only where written.
@@ -54,23 +68,29 @@ class Payload:
         Raises:
             Exception: whatever an object's own rebuilding raises.
         """
-        mapped = mmap.mmap(self.fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-        magic, stream_length, index_offset = _HEADER.unpack_from(mapped)
-        if magic != _MAGIC:
-            raise ValueError(f"not a payload: it starts with {magic!r}")
+        header = os.pread(self.fd, _HEADER.size, 0)
+        if len(header) < _HEADER.size or not header.startswith(_MAGIC):
+            raise ValueError(f"not a payload: it starts with {header!r}")
+        _, stream_length, index_offset, count = _HEADER.unpack(header)
+        # The file may be longer: a warm one keeps the memory of what it held before.
+        length = index_offset + count * _INDEX_ENTRY.size
+        mapped = mmap.mmap(self.fd, length, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         view = memoryview(mapped)
         buffers = []
-        for offset in range(index_offset, len(mapped), _INDEX_ENTRY.size):
-            start, length, readonly = _INDEX_ENTRY.unpack_from(mapped, offset)
-            piece = view[start : start + length]
+        for start, size, readonly in _INDEX_ENTRY.iter_unpack(view[index_offset:]):
+            piece = view[start : start + size]
             buffers.append(piece.toreadonly() if readonly else piece)
         return pickle.loads(view[_HEADER.size : _HEADER.size + stream_length], buffers=buffers)
 
     def close(self) -> None:
         """Close the descriptor; what was loaded stays valid."""
-        if self.fd >= 0:
+        if self.fd < 0:
+            return
+        if self._file is None:
             os.close(self.fd)
-            self.fd = -1
+        else:
+            memory.release(self._file)
+        self.fd = -1
 
     def __enter__(self) -> Self:
         return self
@@ -84,45 +104,76 @@ def dump_call(call: tuple[Any, tuple[Any, ...], dict[str, Any]]) -> Payload:
 
     Raises:
         TypeError: something in it can't be pickled; the message names it and the way to it.
+        OSError: there is no room for it.
     """
-    return _dump(call, pickling.CallPickler)
+    file = memory.acquire()
+    try:
+        contents = _write(file, call, pickling.CallPickler)
+    except BaseException:
+        file.close()
+        raise
+    return Payload(file.reader, contents, file)
 
 
-def dump_result(value: Any) -> Payload:
+def dump_result(value: Any, whose: str = "") -> Payload:
     """Pack a value for the way home: tensors on the CPU, kernel classes by reference.
+
+    Args:
+        value: what is to be sent.
+        whose: how an error calls it, e.g. ``the value that rank 1 returned``.
 
     Raises:
         TypeError: something in it can't be pickled; the message names it and the way to it.
+        OSError: there is no room for it.
     """
-    return _dump(value, pickling.ResultPickler)
-
-
-def _dump(obj: Any, pickler_class: type[pickling.Pickler]) -> Payload:
-    fd = os.memfd_create("nbaccel-payload", os.MFD_CLOEXEC)
+    file = memory.MemoryFile.create()
     try:
-        with open(fd, "wb", closefd=False) as file:
-            file.write(bytes(_HEADER.size))
-            buffers: list[pickle.PickleBuffer] = []
-            pickler = pickler_class(file, buffers.append)
-            try:
-                pickler.dump(obj)
-            except Exception as error:
-                raise pickling.explain(obj, error) from error
-            stream_length = file.tell() - _HEADER.size
-            index = [_write_buffer(file, buffer) for buffer in buffers]
-            index_offset = file.tell()
-            file.writelines(_INDEX_ENTRY.pack(*entry) for entry in index)
-            file.seek(0)
-            file.write(_HEADER.pack(_MAGIC, stream_length, index_offset))
-    except BaseException:
-        os.close(fd)
-        raise
-    return Payload(fd, pickler=pickler)
+        contents = _write(file, value, pickling.ResultPickler, whose)
+        return Payload(os.dup(file.reader), contents)
+    finally:
+        file.close()
 
 
-def _write_buffer(file: IO[bytes], buffer: pickle.PickleBuffer) -> tuple[int, int, bool]:
+def _write(
+    file: memory.MemoryFile, obj: Any, pickler_class: type[pickling.Pickler], whose: str = ""
+) -> Contents:
+    with open(file.writer, "wb", buffering=1 << 20, closefd=False) as out:
+        out.write(bytes(_HEADER.size))
+        buffers: list[pickle.PickleBuffer] = []
+        pickler = pickler_class(out, buffers.append)
+        try:
+            pickler.dump(obj)
+        except Exception as error:
+            found = unpicklable.explain(obj, error, pickler_class, whose)
+            if found is None:
+                raise  # the object is fine, the file isn't
+            raise found from error
+        stream_length = out.tell() - _HEADER.size
+        index = [_write_buffer(out, buffer, pickler) for buffer in buffers]
+        index_offset = out.tell()
+        out.writelines(_INDEX_ENTRY.pack(*entry) for entry in index)
+        file.used = out.tell()
+        out.seek(0)
+        out.write(_HEADER.pack(_MAGIC, stream_length, index_offset, len(index)))
+    return Contents(frozenset(pickler.modules), tuple(pickler.classes), file.used)
+
+
+def _write_buffer(
+    out: IO[bytes], buffer: pickle.PickleBuffer, pickler: pickling.Pickler
+) -> tuple[int, int, bool]:
+    out.write(bytes(-out.tell() % _ALIGNMENT))
+    offset = out.tell()
+    storage = pickler.tensors.storage_behind(buffer)
+    if storage is not None:
+        out.write(storage.preamble())
+        with storage.memory() as raw:
+            _write_chunks(out, raw)
+        return offset, out.tell() - offset, False
     with buffer.raw() as raw:
-        file.write(bytes(-file.tell() % _ALIGNMENT))
-        offset = file.tell()
-        file.write(raw)
+        _write_chunks(out, raw)
         return offset, raw.nbytes, raw.readonly
+
+
+def _write_chunks(out: IO[bytes], raw: memoryview) -> None:
+    for start in range(0, raw.nbytes, _CHUNK):
+        out.write(raw[start : start + _CHUNK])

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from functools import cache
 from pathlib import Path
 
@@ -65,6 +66,27 @@ def kill_group(pid: int, signum: int) -> None:
         # macOS answers so for a group that holds only zombies; a member that changed its user
         # is none of ours to signal.
         return
+
+
+def group_is_gone(pid: int) -> bool:
+    """Whether the process group that ``pid`` led has no member left, none that waits to be reaped either."""
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def await_group_gone(pid: int, seconds: float) -> bool:
+    """Wait until :func:`group_is_gone`, for a killed group whose members aren't our children."""
+    deadline = time.monotonic() + seconds
+    while not group_is_gone(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)  # the system tells nobody but the parent
+    return True
 
 
 def describe_signal(signum: int) -> str:

@@ -116,7 +116,7 @@ class Worker:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             in_result = True
             if order.wants_value:
-                with payload.dump_result(value) as result:
+                with payload.dump_result(value, f"the value that rank {self._rank} returned") as result:
                     self._report(messages.Returned(order.task), result.fd)
             else:
                 self._report(messages.Returned(order.task))

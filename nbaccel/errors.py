@@ -45,3 +45,7 @@ class LaunchTimeout(WorkerError, TimeoutError):
 
 class LaunchError(WorkerError):
     """Workers could not be brought up at all."""
+
+
+class ConfigError(ValueError):
+    """A setting has a value that it can't have, two contradict each other, or a file of them can't be used."""

@@ -1,8 +1,8 @@
 """What to run on: one frozen, typed :class:`LaunchSpec` that every door fills and every worker reads.
 
 A door (launcher, magic, form, command line) resolves the spec before anything starts. In a worker
-:func:`active_spec` returns the spec of the launch, so that nothing has to travel through
-environment variables.
+:func:`active_spec` returns the spec of the launch. Holds results only: where a value came from is
+:mod:`nbaccel.config.sources`'s to know.
 """
 
 from __future__ import annotations
@@ -11,6 +11,19 @@ from dataclasses import dataclass
 
 PRECISIONS: tuple[str, ...] = ("no", "fp16", "bf16", "fp8")
 """Choices of ``mixed_precision``."""
+
+START_METHODS: tuple[str, ...] = ("auto", "zygote", "spawn", "fork")
+"""Choices of ``start_method``."""
+
+OUTPUT_MODES: tuple[str, ...] = ("all", "main", "none")
+"""Choices of ``output``."""
+
+RENDEZVOUS_BACKENDS: tuple[str, ...] = ("static", "c10d")
+"""Choices of ``rdzv_backend``."""
+
+
+CAPTURE_WARN_MB = 1024
+"""Default of :attr:`LaunchSpec.capture_warn_mb`."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,15 @@ class LaunchSpec:
 
     node_rank: int = 0
     """Index of this machine, ``0 <= node_rank < num_nodes``."""
+
+    log_dir: str | None = None
+    """Folder for a file a rank with everything it writes (``NBACCEL_LOG_DIR``); None: no such files."""
+
+    capture_warn_mb: float = CAPTURE_WARN_MB
+    """MiB from which on a line tells what a function takes along; 0 for never."""
+
+    gradient_accumulation_steps: int = 1
+    """Micro-batches of a window of accumulation, for each ``Accelerator()`` that isn't told otherwise."""
 
     @property
     def world_size(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,12 +10,14 @@ from nbaccel.runtime.collectives.communicator import Communicator
 from nbaccel.runtime.nested import leaves, map_structure
 
 
-@dataclass(frozen=True)
 class TensorSlot:
-    """Stands for a tensor in a structure that travels as an object."""
+    """Stands for a tensor in a structure that travels as an object. No dataclass, which is a container."""
 
-    shape: torch.Size
-    dtype: torch.dtype
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, shape: torch.Size, dtype: torch.dtype) -> None:
+        self.shape = shape
+        self.dtype = dtype
 
 
 def scatter_nested(

@@ -56,8 +56,7 @@ class EpochOrder:
         if self.chosen:
             seed = self._epoch_seed(torch.initial_seed(), epoch)
         elif self.communicator is not None or isinstance(self.sampler, RandomSampler):
-            # The draw that RandomSampler makes for itself when it has no generator.
-            seed = self._agreed(int(torch.empty((), dtype=torch.int64).random_().item()))
+            seed = self._agreed(_second_draw())
         else:
             return
         self.sampler.generator = torch.Generator().manual_seed(seed)
@@ -83,3 +82,15 @@ class EpochOrder:
         halves = torch.tensor([seed >> 32, seed & 0xFFFFFFFF], dtype=torch.int64)
         self.communicator.broadcast(halves, 0)
         return (int(halves[0]) << 32) | int(halves[1])
+
+
+def _second_draw() -> int:
+    """The seed that a RandomSampler without generator would draw: after the loader's own, from torch's.
+
+    One draw is used up; the loader makes the other.
+    """
+    first = torch.empty((), dtype=torch.int64).random_()
+    after_one = torch.get_rng_state()
+    second = int(first.random_().item())
+    torch.set_rng_state(after_one)
+    return second

@@ -109,7 +109,7 @@ def prepare_data_loader(
             split_batches=split_batches,
             slice_fn=slice_fn_for_dispatch,
             # Only rank 0 reads, so there is nothing to agree on.
-            order=EpochOrder(find_sampler(dataloader)),
+            order=None if iterable else EpochOrder(find_sampler(dataloader)),
             **placement,
         )
     elif num_processes == 1:

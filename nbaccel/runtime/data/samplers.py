@@ -74,7 +74,10 @@ def find_sampler(source: Any) -> Any:
     """The innermost sampler behind a loader, a batch sampler or a shard of one."""
     seen = source
     while True:
-        inner = getattr(seen, "sampler", None) or getattr(seen, "batch_sampler", None)
+        # Not by truth, which would ask a sampler for its length.
+        inner = getattr(seen, "batch_sampler", None)
+        if inner is None:
+            inner = getattr(seen, "sampler", None)
         if inner is None or inner is seen:
             return seen
         seen = inner

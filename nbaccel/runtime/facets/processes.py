@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from nbaccel.runtime.collectives.agreement import agree_on_call
+from nbaccel.runtime.data.split import split_evenly
 from nbaccel.runtime.runtime import Runtime
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -97,6 +98,16 @@ class ProcessFacet:
         yield
         if goes_first:
             self.wait_for_everyone()
+
+    @contextmanager
+    def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
+        """Give each process a contiguous part of ``inputs``, of the same type; sizes differ by one at most.
+
+        Args:
+            inputs: a list, tuple, tensor, data set, or a mapping of such of equal lengths.
+            apply_padding: repeat the last element so that all parts have one length, for a later gather.
+        """
+        yield split_evenly(inputs, self.num_processes, self.process_index, apply_padding=apply_padding)
 
     def on_main_process(self, function: F) -> F:
         """Decorate ``function`` to run on rank 0 only; it returns None elsewhere."""

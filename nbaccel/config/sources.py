@@ -204,11 +204,10 @@ def _from_environment(variables: Mapping[str, str], warnings: list[str]) -> dict
             continue
         each = by_variable.get(variable)
         if each is None:
-            hint = nearest(variable.removeprefix(PREFIX))
-            if hint.endswith(
-                "?"
-            ):  # other tools may use the prefix; only a likely misspelling is worth a word
-                warnings.append(f"the environment variable {variable} is no setting; {hint}")
+            # Other tools may use the prefix; only a likely misspelling is worth a word.
+            if (meant := likely(variable.removeprefix(PREFIX))) is not None:
+                right = SETTINGS[meant].variable
+                warnings.append(f"the environment variable {variable} is no setting; did you mean {right}?")
         elif text.strip():
             found[each.name] = Value(each.check(text, variable), Origin.ENVIRONMENT, variable)
     return found

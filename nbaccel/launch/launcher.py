@@ -9,21 +9,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from nbaccel.config import LaunchSpec
-from nbaccel.launch import arguments, capture, messages, notices, payload, process, spawners, zygote_client
-from nbaccel.launch.devices import worker_environ
+from nbaccel.launch import arguments, capture, notices, payload, spawners, zygote_client
 from nbaccel.launch.failures import without_our_frames
 from nbaccel.launch.group import WorkerGroup
 from nbaccel.launch.options import LaunchOptions, check_options
 from nbaccel.launch.output import Router
 from nbaccel.launch.payload import Payload
-from nbaccel.launch.rendezvous import Rendezvous, open_rendezvous
+from nbaccel.launch.rendezvous import open_rendezvous
 from nbaccel.launch.resolve import describe, resolve_spec
+from nbaccel.launch.setups import setup_maker
 from nbaccel.launch.supervision import Interrupts, Supervisor
-from nbaccel.runtime.environment import ProcessEnvironment
 
 
 def notebook_launcher(
@@ -173,7 +171,7 @@ def _launch_once(
     wants_all = options.returns == "all"
     try:
         notices.announce(describe(spec))
-        setup = _setup_maker(spec, rendezvous, further_environ, router.secret)
+        setup = setup_maker(spec, rendezvous, further_environ, router.secret)
         with Interrupts() as interrupts, WorkerGroup(router) as group:
             interrupts.listen(group)
             group.start(_spawner(options.start_method, call), setup, spec.num_processes)
@@ -198,48 +196,6 @@ def _spawner(start_method: str, call: Payload) -> spawners.Spawner:
     if start_method == "spawn":
         return spawners.SpawnSpawner()
     return spawners.ZygoteSpawner(call.modules)
-
-
-def _setup_maker(
-    spec: LaunchSpec, rendezvous: Rendezvous, further_environ: Mapping[str, str], marks_secret: bytes
-) -> Callable[[int], messages.Setup]:
-    inherited = {**os.environ, **further_environ}
-    inherited.update(worker_environ(spec.device_type, spec.devices, inherited))
-    # A worker sees the chosen devices and no others, so it counts them from 0.
-    spec_of_worker = replace(spec, devices=tuple(range(len(spec.devices))))
-    threads = inherited.get("OMP_NUM_THREADS", "")
-    num_threads = (
-        int(threads) if threads.isdecimal() else max(1, process.usable_cores() // spec.num_processes)
-    )
-    main_file = getattr(sys.modules["__main__"], "__file__", None)
-
-    def setup(local_rank: int) -> messages.Setup:
-        place = ProcessEnvironment(
-            rank=spec.node_rank * spec.num_processes + local_rank,
-            local_rank=local_rank,
-            world_size=spec.world_size,
-            local_world_size=spec.num_processes,
-        )
-        environ = {
-            "OMP_NUM_THREADS": str(num_threads),
-            **{name: value for name, value in rendezvous.environ().items() if name.endswith("_IFNAME")},
-            **inherited,
-            **place.to_environ(),
-            **{name: value for name, value in rendezvous.environ().items() if not name.endswith("_IFNAME")},
-        }
-        return messages.Setup(
-            spec=spec_of_worker,
-            place=place,
-            environ=environ,
-            cwd=os.getcwd(),  # noqa: PTH109  # a text, for a message
-            path=tuple(sys.path),
-            argv=tuple(sys.argv),
-            main_file=main_file,
-            num_threads=num_threads,
-            marks_secret=marks_secret,
-        )
-
-    return setup
 
 
 def _prewarm() -> None:

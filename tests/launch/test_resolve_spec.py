@@ -12,6 +12,7 @@ from nbaccel.launch import launcher
 from nbaccel.launch.devices import discovery
 from nbaccel.launch.rendezvous import Rendezvous
 from nbaccel.launch.resolve import describe, resolve_spec
+from nbaccel.launch.setups import setup_maker
 from tests.launch.fake_machine import (
     CUDA_BUILD,
     GIB,
@@ -168,7 +169,8 @@ def test_a_choice_that_workers_could_not_be_given_is_refused_at_once(on, monkeyp
 
 
 def _setups(spec, env=None):
-    setup = launcher._setup_maker(spec, Rendezvous("127.0.0.1", 1, None, loopback_only=False), env or {})
+    rendezvous = Rendezvous("127.0.0.1", 1, None, loopback_only=False)
+    setup = setup_maker(spec, rendezvous, env or {}, marks_secret=b"")
     return [setup(local_rank) for local_rank in range(spec.num_processes)]
 
 
@@ -201,6 +203,18 @@ def test_further_variables_are_narrowed_too(four_gpus):
 def test_on_the_cpu_the_variable_is_left_alone(four_gpus, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,2")
     assert _setups(resolve_spec(cpu=True))[0].environ["CUDA_VISIBLE_DEVICES"] == "3,2"
+
+
+@pytest.mark.parametrize(
+    ("text", "threads"), [("3", 3), ("4,2", 4), ("", None), ("0", None), ("-1", None), ("many", None)]
+)
+def test_threads_are_what_the_user_set_or_a_share_of_the_cores(on, monkeypatch, text, threads):
+    on(FakeMachine())
+    monkeypatch.setenv("OMP_NUM_THREADS", text)
+    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    setup = _setups(resolve_spec(num_processes=2))[1]
+    assert setup.num_threads == (threads or share)
+    assert setup.environ["OMP_NUM_THREADS"] == (text if threads else str(share))
 
 
 # --- seen from a launch ----------------------------------------------------------------------------

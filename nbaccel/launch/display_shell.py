@@ -19,11 +19,11 @@ from traitlets.config import SingletonConfigurable
 from nbaccel.launch.display import Outlet
 
 
-class WorkerDisplayPublisher(DisplayPublisher):  # type: ignore[misc]
+class WorkerDisplayPublisher(DisplayPublisher):
     """Hands what is displayed to the worker's outlet. Also fit for a whole shell in a worker."""
 
     def __init__(self, *args: Any, outlet: Outlet, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
         self._outlet = outlet
 
     def publish(
@@ -46,7 +46,7 @@ class WorkerDisplayPublisher(DisplayPublisher):  # type: ignore[misc]
         self._outlet.clear(wait=wait)
 
 
-class DisplayShell(InteractiveShell):  # type: ignore[misc]
+class DisplayShell(InteractiveShell):
     """What ``InteractiveShell.instance()`` is in a worker."""
 
     def __init__(self, outlet: Outlet) -> None:
@@ -68,7 +68,8 @@ def install_shell(outlet: Outlet) -> None:
     inherited = getattr(InteractiveShell, "_instance", None)
     if inherited is not None:
         type(inherited).clear_instance()
-    InteractiveShell._instance = DisplayShell(outlet)  # noqa: SLF001  # `instance()` would make its own
+    # `instance()` would make a whole one.
+    InteractiveShell._instance = DisplayShell(outlet)  # type: ignore[assignment]  # noqa: SLF001
 
 
 def _figure_as_png(figure: Any) -> str:

@@ -86,8 +86,11 @@ class LineReader:
         """Take in text; returns the lines that it has finished, without their ends."""
         text = self._escape + text
         self._escape = ""
-        if self._rows is None and not _CONTROL.search(text):
-            return self._feed_plain(text)
+        if self._rows is None:
+            # Most text has neither of the two, and that is found out fastest.
+            is_plain = "\r" not in text and "\x1b" not in text
+            if is_plain or not _CONTROL.search(text):
+                return self._feed_plain(text)
         if partial := _PARTIAL_ESCAPE.search(text):
             self._escape = partial.group()
             text = text[: partial.start()]
@@ -109,9 +112,9 @@ class LineReader:
         return self._parts[0] if self._parts else ""
 
     @property
-    def is_between_lines(self) -> bool:
-        """Nothing is unfinished."""
-        return self._rows is None and not self._parts
+    def has_partial(self) -> bool:
+        """Whether :attr:`partial` has anything; cheap, however long it is."""
+        return self._rows is None and bool(self._parts)
 
     @property
     def has_open_rows(self) -> bool:

@@ -163,10 +163,9 @@ class Router:
         """Write what a rank had printed while it was not shown."""
         kept = self._kept[rank].take()
         if kept:
-            owner = (rank, "kept")
-            self._screen.line(True, owner, f"[rank {rank}] its output, which was not shown:")
-            for line in kept:
-                self._screen.line(True, owner, f"[rank {rank}] {line}")
+            self._screen.lines(
+                True, (rank, "kept"), f"[rank {rank}] ", ["its output, which was not shown:", *kept]
+            )
             self._screen.write()
 
     # --- called by the streams ----------------------------------------------------------------
@@ -189,21 +188,21 @@ class Router:
     def raw(self, is_err: bool, text: str) -> None:
         self._screen.text(is_err, text)
 
-    def line(self, rank: int, is_err: bool, text: str) -> None:
-        """A line is whole."""
+    def lines(self, rank: int, is_err: bool, lines: list[str]) -> None:
+        """Some lines are whole."""
         if is_err:
-            self._tails[rank].append(text[-_TAIL_LINE_SIZE:])
+            self._tails[rank].extend(line[-_TAIL_LINE_SIZE:] for line in lines[-_TAIL_LINES:])
         if not self.is_shown(rank):
-            self._kept[rank].add(text)
+            self._kept[rank].add(lines)
         elif not self.passes_through(rank):
-            self._screen.line(is_err, rank, self._label(rank) + text)
+            self._screen.lines(is_err, rank, self._label(rank), lines)
 
     def progress(self, rank: int, is_err: bool, text: str) -> None:
         """The present state of a line that will be overwritten."""
         if self._interactive:
             self._screen.state(is_err, rank, self._label(rank) + text)
         else:
-            self._screen.line(is_err, rank, self._label(rank) + text)
+            self._screen.lines(is_err, rank, self._label(rank), [text])
 
     def partial(self, rank: int, is_err: bool, text: str) -> None:
         """An unfinished line that might be a question."""
@@ -219,12 +218,12 @@ class Router:
     def _display(self, rank: int, display: Display) -> None:
         if not self.is_shown(rank):
             if text := display.data.get("text/plain"):
-                self._kept[rank].add(str(text))
+                self._kept[rank].add(str(text).split("\n"))
             return
         if display.action == "clear" and self._labelled and rank != self._main_rank:
             return  # it may clear its own output, and that can't be told from the others'
         if display.action == "show" and self._labelled:
-            self._screen.line(False, rank, f"{self._label(rank)}displays:")
+            self._screen.lines(False, rank, self._label(rank), ["displays:"])
         self._screen.display(display)
 
     def _label(self, rank: int) -> str:
@@ -288,17 +287,20 @@ class _Stream:
                 router.progress(self._rank, self._is_err, state)
             else:
                 self._throttle.put(state)
-        if self._reader.has_open_rows or (self._is_live and not self._reader.is_between_lines):
+        if self._reader.has_open_rows or (self._is_live and self._reader.has_partial):
             self._quiet_at = time.monotonic() + QUIET_SECONDS
         else:
             self._quiet_at = float("inf")
 
     def _emit(self, lines: list[str]) -> None:
-        for line in lines:
-            if not self._throttle.has_shown(line):
-                self._router.line(self._rank, self._is_err, line)
-        if lines and self._reader.progress is None:
-            self._throttle.drop()
+        if not lines:
+            return
+        if self._throttle.is_open:
+            lines = [line for line in lines if not self._throttle.has_shown(line)]
+            if self._reader.progress is None:
+                self._throttle.drop()
+        if lines:
+            self._router.lines(self._rank, self._is_err, lines)
 
 
 class _Throttle:
@@ -309,7 +311,8 @@ class _Throttle:
         self._shown: str | None = None
         self._next = float("inf")
         self._interval = BATCH_PROGRESS_SECONDS[0]
-        self._is_open = False
+        self.is_open = False
+        """A bar is under way."""
 
     @property
     def due(self) -> float:
@@ -317,8 +320,8 @@ class _Throttle:
 
     def put(self, state: str) -> None:
         """The bar shows this now."""
-        if not self._is_open:
-            self._is_open = True
+        if not self.is_open:
+            self.is_open = True
             self._next = time.monotonic() + self._interval
         if state != self._shown:
             self._state = state
@@ -340,7 +343,7 @@ class _Throttle:
         """The bar is over."""
         self._state = self._shown = None
         self._interval = BATCH_PROGRESS_SECONDS[0]
-        self._is_open = False
+        self.is_open = False
 
 
 class _Kept:
@@ -350,10 +353,10 @@ class _Kept:
         self._lines: deque[str] = deque()
         self._size = 0
 
-    def add(self, line: str) -> None:
-        line = line[-_KEPT_SIZE:]
-        self._lines.append(line)
-        self._size += len(line)
+    def add(self, lines: list[str]) -> None:
+        lines = [line[-_KEPT_SIZE:] for line in lines[-_KEPT_LINES:]]
+        self._lines.extend(lines)
+        self._size += sum(map(len, lines))
         while len(self._lines) > _KEPT_LINES or self._size > _KEPT_SIZE:
             self._size -= len(self._lines.popleft())
 

@@ -35,7 +35,7 @@ class _Text:
 
 @dataclass
 class _Line:
-    """A whole line, its end included."""
+    """One or more whole lines, the last one's end included."""
 
     is_err: bool
     owner: object
@@ -72,9 +72,10 @@ class Screen:
         if text:
             self._add(_Text(is_err, text), len(text))
 
-    def line(self, is_err: bool, owner: object, text: str) -> None:
-        """A whole line; ``text`` has no end. It closes the owner's open line."""
-        self._add(_Line(is_err, owner, text + "\n"), len(text))
+    def lines(self, is_err: bool, owner: object, label: str, lines: list[str]) -> None:
+        """Whole lines, without their ends, and what stands before each. They close the owner's open line."""
+        text = label + f"\n{label}".join(lines) + "\n"
+        self._add(_Line(is_err, owner, text), len(text))
 
     def state(self, is_err: bool, owner: object, text: str) -> None:
         """What a line that is being overwritten shows now."""
@@ -138,9 +139,9 @@ class Screen:
         elif not shown.redraws and entry.text.startswith(shown.text):
             text = entry.text[len(shown.text) :]
         elif shown.redraws:
-            body = entry.text.removesuffix("\n")
+            first, end, rest = entry.text.partition("\n")
             # A front end overwrites character by character.
-            text = "\r" + body.ljust(len(shown.text)) + entry.text[len(body) :]
+            text = "\r" + first.ljust(len(shown.text)) + end + rest
         else:
             text = "\n" + entry.text
         self._open = entry if isinstance(entry, _Open) else None

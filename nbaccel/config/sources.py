@@ -17,6 +17,7 @@ from nbaccel.config import conflicts
 from nbaccel.config import file as config_file
 from nbaccel.config.settings import PREFIX, SETTINGS, likely, setting
 from nbaccel.config.spec import active_spec
+from nbaccel.config.unsaid import said
 
 AUTO: Final = "auto"
 """As ``file``: that of ``NBACCEL_CONFIG_FILE``, else the user's, if it is there."""
@@ -86,6 +87,10 @@ class Resolved:
         """Whether anybody said something about ``name``."""
         return self.values[name].origin is not Origin.DEFAULT
 
+    def prefer(self, name: str, value: object) -> Any:
+        """``value`` if the caller wrote it, else the setting's."""
+        return self[name] if said(value) is None else value
+
     def stated(self) -> dict[str, Any]:
         """All that isn't a default, by name."""
         return {name: each.value for name, each in self.values.items() if each.origin is not Origin.DEFAULT}
@@ -114,22 +119,22 @@ def resolve(
     """
     variables = os.environ if environ is None else environ
     names = places or {}
-    said: dict[str, Value] = {}
+    found: dict[str, Value] = {}
     warnings: list[str] = []
     path = config_path(variables) if file == AUTO else file
     stored = None if path is None else config_file.load(path, strict=strict)
     if stored is not None:
         warnings += stored.warnings
-        said |= {n: Value(v, Origin.FILE, stored.places[n]) for n, v in stored.values.items()}
-    said |= _from_environment(variables, warnings)
-    said |= {n: Value(v, Origin.SESSION, "nbaccel.configure()") for n, v in _session.items()}
+        found |= {n: Value(v, Origin.FILE, stored.places[n]) for n, v in stored.values.items()}
+    found |= _from_environment(variables, warnings)
+    found |= {n: Value(v, Origin.SESSION, "nbaccel.configure()") for n, v in _session.items()}
     for name, value in (explicit or {}).items():
         if value is not None:
             place = names.get(name, name)
-            said[name] = Value(setting(name, place).check(value, place), Origin.EXPLICIT, place)
-    notes = conflicts.settle(said)
+            found[name] = Value(setting(name, place).check(value, place), Origin.EXPLICIT, place)
+    notes = conflicts.settle(found)
     complete = {
-        name: said.get(name, Value(each.default, Origin.DEFAULT, "default"))
+        name: found.get(name, Value(each.default, Origin.DEFAULT, "default"))
         for name, each in SETTINGS.items()
     }
     return Resolved(complete, tuple(warnings), tuple(notes), None if stored is None else stored.path)

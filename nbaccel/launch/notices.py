@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+
+_said: set[str] = set()
 
 
 def announce(text: str) -> None:
@@ -15,3 +18,11 @@ def warn(text: str) -> None:
     """Say what went otherwise than one might expect, on standard error."""
     sys.stderr.write(f"nbaccel: {text}\n")
     sys.stderr.flush()
+
+
+def warn_once(texts: Iterable[str]) -> None:
+    """As :func:`warn`, but each text only the first time: a config file is read at every launch."""
+    for text in texts:
+        if text not in _said:
+            _said.add(text)
+            warn(text)

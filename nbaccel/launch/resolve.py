@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 
 from nbaccel import config
-from nbaccel.config import LaunchSpec
+from nbaccel.config import LaunchSpec, Resolved, UnsaidInt
 from nbaccel.launch import arguments, devices, notices, values
 from nbaccel.launch.failures import describe_ranks
 
@@ -20,11 +20,37 @@ def resolve_spec(
     mixed_precision: object = None,
     devices: object = None,
     cpu: object = False,
-    num_nodes: object = 1,
-    node_rank: object = 0,
+    num_nodes: object = UnsaidInt(1),
+    node_rank: object = UnsaidInt(0),
     env: Mapping[str, str] | None = None,
 ) -> LaunchSpec:
-    """Check what to run on, and fill in what was left open.
+    """Check what to run on, and fill in what was left open: from the configuration, else from the machine.
+
+    As :func:`spec_of` of :func:`settings_of`.
+    """
+    settings = settings_of(
+        num_processes=num_processes,
+        mixed_precision=mixed_precision,
+        devices=devices,
+        cpu=cpu,
+        num_nodes=num_nodes,
+        node_rank=node_rank,
+        env=env,
+    )
+    return spec_of(settings, env)
+
+
+def settings_of(
+    *,
+    num_processes: object = None,
+    mixed_precision: object = None,
+    devices: object = None,
+    cpu: object = False,
+    num_nodes: object = UnsaidInt(1),
+    node_rank: object = UnsaidInt(0),
+    env: Mapping[str, str] | None = None,
+) -> Resolved:
+    """Check the arguments of a launch, and put them in front of what is configured.
 
     Args:
         num_processes: processes on this machine; None: one a device asked for, else one a visible
@@ -38,29 +64,68 @@ def resolve_spec(
 
     Raises:
         TypeError: a value of the wrong type.
-        ValueError: more processes than accelerators, a device that isn't there, a number below one,
-            an unknown precision, a node outside the world, or two values that contradict each other.
-        RuntimeError: the accelerators could not be found out.
+        ValueError: a number below one, an unknown precision, a node outside the world, two values that
+            contradict each other, or a configuration that can't be used.
     """
-    precision = config.check_mixed_precision(mixed_precision)
-    nodes = values.whole_number("num_nodes", num_nodes, at_least=1)
-    node = _node_rank(node_rank, nodes)
-    count = None if num_processes is None else values.whole_number("num_processes", num_processes, at_least=1)
+    # Checked here and not by the configuration: an argument of the wrong type is a TypeError.
     asked = arguments.check_devices(devices)
     on_cpu = values.flag("cpu", cpu)
     if on_cpu and asked is not None:
         raise ValueError(f"cpu=True and devices={_shown(asked)} contradict each other; leave one of them out")
+    nodes = (
+        None if config.said(num_nodes) is None else values.whole_number("num_nodes", num_nodes, at_least=1)
+    )
+    node = None if config.said(node_rank) is None else values.whole_number("node_rank", node_rank, at_least=0)
+    if nodes is not None and node is not None:
+        _check_node(node, nodes)
+    count = None if num_processes is None else values.whole_number("num_processes", num_processes, at_least=1)
+    settings = config.resolve(
+        {
+            "num_processes": count,
+            "mixed_precision": None
+            if mixed_precision is None
+            else config.check_mixed_precision(mixed_precision),
+            "devices": asked,
+            "cpu": on_cpu or None,
+            "num_nodes": nodes,
+            "node_rank": node,
+        },
+        environ={**os.environ, **(env or {})},
+    )
+    notices.warn_once(settings.warnings)
+    return settings
+
+
+def spec_of(settings: Resolved, env: Mapping[str, str] | None = None) -> LaunchSpec:
+    """What will run: the settings, and the machine where they leave things open.
+
+    Args:
+        settings: of the launch.
+        env: what the workers' environment has besides this process's; it may hide devices.
+
+    Raises:
+        ValueError: more processes than accelerators, or a device that isn't there.
+        RuntimeError: the accelerators could not be found out.
+    """
     environ = {**os.environ, **(env or {})}
-    device_type, chosen = ("cpu", ()) if on_cpu else _accelerators(asked, count, environ)
+    count = settings["num_processes"]
+    try:
+        device_type, chosen = (
+            ("cpu", ()) if settings["cpu"] else _accelerators(settings["devices"], count, environ)
+        )
+    except ValueError as error:
+        raise ValueError(f"{error}{_places(settings, 'num_processes', 'devices')}") from None
+    _check_node(settings["node_rank"], settings["num_nodes"])
     return LaunchSpec(
         num_processes=len(chosen) or count or 1,
-        mixed_precision=precision,
-        cpu=on_cpu,
+        mixed_precision=settings["mixed_precision"],
+        cpu=settings["cpu"],
         device_type=device_type,
         devices=chosen,
-        num_nodes=nodes,
-        node_rank=node,
-        log_dir=environ.get("NBACCEL_LOG_DIR") or None,
+        num_nodes=settings["num_nodes"],
+        node_rank=settings["node_rank"],
+        log_dir=settings["log_dir"],
+        gradient_accumulation_steps=settings["gradient_accumulation_steps"],
     )
 
 
@@ -97,14 +162,22 @@ def _accelerators(
     return found.device_type, chosen
 
 
-def _node_rank(value: object, num_nodes: int) -> int:
-    node = values.whole_number("node_rank", value, at_least=0)
+def _check_node(node: int, num_nodes: int) -> None:
     if node >= num_nodes:
         raise ValueError(
             f"node_rank={node} lies outside num_nodes={num_nodes}: nodes are counted from 0 to "
             f"{num_nodes - 1}; correct one of them"
         )
-    return node
+
+
+def _places(settings: Resolved, *names: str) -> str:
+    """Where values come from that the caller didn't write: else a message about them puzzles."""
+    told = [
+        f"{name} comes from {settings.values[name].place}"
+        for name in names
+        if config.Origin.EXPLICIT < settings.origin(name) < config.Origin.DEFAULT
+    ]
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _shown(asked: tuple[int, ...] | str) -> str:

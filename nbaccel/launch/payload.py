@@ -19,7 +19,7 @@ import struct
 from dataclasses import dataclass
 from typing import IO, Any, Self
 
-from nbaccel.launch import memory, pickling, unpicklable
+from nbaccel.launch import memory, pickling, tensors, unpicklable
 
 _HEADER = struct.Struct("!8sQQQ")  # magic, length of the pickle stream, offset of the index, its entries
 _MAGIC = b"nbaccel2"
@@ -80,7 +80,10 @@ class Payload:
         for start, size, readonly in _INDEX_ENTRY.iter_unpack(view[index_offset:]):
             piece = view[start : start + size]
             buffers.append(piece.toreadonly() if readonly else piece)
-        return pickle.loads(view[_HEADER.size : _HEADER.size + stream_length], buffers=buffers)
+        try:
+            return pickle.loads(view[_HEADER.size : _HEADER.size + stream_length], buffers=buffers)
+        finally:
+            tensors.settle()
 
     def close(self) -> None:
         """Close the descriptor; what was loaded stays valid."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import pickle
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -61,10 +62,12 @@ class StorageBuffer:
         if self.nbytes == 0:
             yield memoryview(b"")
             return
-        storage, start = self._storage, low
-        if storage.device.type != "cpu":
-            storage, start = _bytes_of(storage)[low : self._high].cpu().untyped_storage(), 0
-        raw = (ctypes.c_char * self.nbytes).from_address(storage.data_ptr() + start)
+        if self._storage.device.type == "cpu":
+            address = self._storage.data_ptr() + low
+        else:
+            content = _bytes_of(self._storage)[low : self._high].cpu()
+            address = content.data_ptr()
+        raw = (ctypes.c_char * self.nbytes).from_address(address)
         yield memoryview(raw).cast("B")
 
     def __reduce__(self) -> Any:
@@ -209,6 +212,14 @@ def _land(buffer: Any, home: str) -> _Landed:
         return _Landed(torch.empty(0, dtype=torch.uint8, device=_present(home)).untyped_storage(), low)
     content = torch.frombuffer(memory, dtype=torch.uint8)
     return _Landed(content.to(_present(home)).untyped_storage(), low)
+
+
+def settle() -> None:
+    """After a load: torch lists sparse tensors to be checked, and would keep their memory for good."""
+    utils = sys.modules.get("torch._utils")
+    validate = getattr(utils, "_validate_loaded_sparse_tensors", None)
+    if validate is not None and getattr(utils, "_sparse_tensors_to_validate", None):
+        validate()
 
 
 def _present(device_type: str) -> str:

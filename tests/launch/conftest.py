@@ -73,3 +73,12 @@ def no_worker_is_left() -> Iterator[None]:
     yield
     left = [process for process in descendants() if (process.pid, process.create_time()) not in before]
     assert not left, f"left behind: {left}"
+
+
+@pytest.fixture(autouse=True)
+def no_warm_memory() -> Iterator[None]:
+    """The launcher keeps the memory of its last large call; each test gives it back."""
+    from nbaccel.launch import memory
+
+    yield
+    memory.free_warm()

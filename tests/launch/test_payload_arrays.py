@@ -164,7 +164,10 @@ def test_large_plain_objects_are_copied_once_on_each_side(make):
     try:
         with payload.dump_call((len, (obj,), {})) as packed:
             assert size <= packed.contents.written < size + 10_000
-            assert tracemalloc.get_traced_memory()[1] < 4 << 20  # written from where it lies
+            # Written from where it lies; of a text the interpreter makes its encoded form first.
+            copies = 1 if isinstance(obj, str) else 0
+            assert tracemalloc.get_traced_memory()[1] < copies * size + (4 << 20)
+            tracemalloc.reset_peak()
             arrived = packed.load()[1][0]
             assert tracemalloc.get_traced_memory()[1] < size + (4 << 20)
     finally:

@@ -22,6 +22,8 @@ from nbaccel.launch import notices, process
 from nbaccel.launch.zygote import EXIT_STATUS
 from nbaccel.launch.zygote_client import current_zygote
 
+_GROUP_END_TIMEOUT = 0.5
+
 START_METHODS = ("auto", "zygote", "spawn", "fork")
 """Choices of ``start_method``."""
 
@@ -178,6 +180,7 @@ class _Child:
             # Its group goes before it is reaped: until then the pid is its own.
             process.kill_group(self.pid, signal.SIGKILL)
             _, status = os.waitpid(self.pid, 0)
+            process.await_group_gone(self.pid, _GROUP_END_TIMEOUT)
         except ChildProcessError:
             return None  # somebody else in this process waited for all children
         finally:

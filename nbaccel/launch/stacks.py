@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
+from pathlib import Path
+
+_OURS = Path(__file__).parent
 
 USER_CALL = "_user_call"
 """Name of the function of ours below which everything is the user's."""
@@ -27,8 +30,8 @@ def describe(skip: int | None = None) -> str:
 
 
 def _below_us(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    """What user code calls; everything where user code isn't running."""
+    """What user code calls; where it isn't running, everything that isn't ours."""
     for index, frame in enumerate(frames):
         if frame.name == USER_CALL:
             return list(frames[index + 1 :])
-    return list(frames)
+    return [frame for frame in frames if Path(frame.filename).parent != _OURS]

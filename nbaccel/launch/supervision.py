@@ -25,13 +25,13 @@ from nbaccel.launch.group import Member, WorkerGroup
 from nbaccel.launch.hang import HangWatch
 from nbaccel.launch.output import Router
 
-FAILURE_GRACE = 0.1
+FAILURE_GRACE = 0.2
 """Seconds that the others get to fail by themselves after the first failure."""
 
 DETAILS_PATIENCE = 0.2
 """Seconds to wait for the failed worker's description of its frames."""
 
-TERM_PATIENCE = 0.2
+TERM_PATIENCE = 0.15
 """Seconds between TERM and KILL after a failure."""
 
 INTERRUPT_PATIENCE = (2.0, 1.0)
@@ -134,6 +134,7 @@ class Supervisor:
     def shut_down(self) -> None:
         """After :meth:`wait`: let the workers end in order, and read the rest of their output."""
         self._group.stop()
+        stopped: list[Member] = []
         deadline = time.monotonic() + SHUTDOWN_PATIENCE
         while self._group.running():
             if self._interrupts.count:
@@ -141,12 +142,13 @@ class Supervisor:
             left = deadline - time.monotonic()
             if left <= 0:
                 self._report_late()
+                stopped = self._group.running()
                 self._group.terminate(TERM_PATIENCE)
                 break
             self._group.pump(left)
         self._group.drain()
         for member in self._group.members:
-            if member.exitcode:
+            if member.exitcode and member not in stopped:
                 how = _describe_end(member.exitcode)
                 notices.warn(f"rank {member.rank} ended with {how} after its function had returned")
 
@@ -222,7 +224,8 @@ class Supervisor:
         postmortem.remember(postmortem.FailureReport(error.rank, error))
         raise error
 
-    def _collect_stacks(self) -> str:
+    def _collect_stacks(self, *, leaving: bool = False) -> str:
+        """Where each rank is; ``leaving``: functions have returned, what still runs is of interest."""
         self._group.ask_stacks()
         asked = self._group.running()
         self._group.pump_until(
@@ -230,7 +233,7 @@ class Supervisor:
         )
         blocks = []
         for member in asked:
-            if member.returned:
+            if member.returned and not leaving:
                 text = "has finished"
             else:
                 text = member.stacks or "does not answer: it is stuck in C code that holds the interpreter"
@@ -238,7 +241,7 @@ class Supervisor:
         return "\n".join(blocks)
 
     def _report_late(self) -> None:
-        stacks = self._collect_stacks()
+        stacks = self._collect_stacks(leaving=True)
         late = failures.describe_ranks(member.rank for member in self._group.running())
         notices.warn(
             f"{late} did not end within {SHUTDOWN_PATIENCE:.0f} s after the function had returned "

@@ -29,6 +29,7 @@ import signal
 import struct
 import sys
 import threading
+import time
 import warnings
 import weakref
 from typing import NoReturn
@@ -52,6 +53,9 @@ BASE_MODULES = (
 DEFERRED_MODULES = ("torch._dynamo",)
 """Imported in a child zygote while nobody waits: torch imports it at the first optimizer, and that
 costs as much as torch itself."""
+
+_GROUP_END_TIMEOUT = 1.0
+_GROUP_END_CHECK_MS = 50
 
 EXIT_STATUS = struct.Struct("!i")
 """What an exit-status pipe carries: ``os.waitstatus_to_exitcode`` of the worker."""
@@ -114,6 +118,8 @@ class Zygote:
         self._kernel_pid = kernel_pid
         self._kernel = _open_pidfd(kernel_pid)
         self._exit_pipes: dict[int, int] = {}  # worker pid -> write end of its exit-status pipe
+        self._ending: dict[int, tuple[int, int, float]] = {}
+        """Reaped workers whose group isn't empty yet: pid -> exit-status pipe, code, latest time to tell."""
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
@@ -139,10 +145,11 @@ class Zygote:
         if self._kernel is not None:
             poller.register(self._kernel, select.POLLIN)
         while True:
-            ready = {fd for fd, _ in poller.poll()}
+            ready = {fd for fd, _ in poller.poll(_GROUP_END_CHECK_MS if self._ending else None)}
             if self._wake_r in ready:
                 self._drain_wakeups()
             self._reap()
+            self._tell_ends()
             if self._kernel is not None and self._kernel in ready:
                 self._leave()
             if self._control.fileno() in ready:
@@ -209,8 +216,10 @@ class Zygote:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._control.close()
-        for fd in (self._wake_r, self._wake_w, *self._exit_pipes.values()):
+        ending = (exit_fd for exit_fd, _, _ in self._ending.values())
+        for fd in (self._wake_r, self._wake_w, *self._exit_pipes.values(), *ending):
             os.close(fd)
+        self._ending.clear()
         if self._kernel is not None:
             os.close(self._kernel)
         self._exit_pipes.clear()
@@ -238,7 +247,18 @@ class Zygote:
                 process.kill_group(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
             if exit_fd is not None:
-                self._publish(exit_fd, os.waitstatus_to_exitcode(status))
+                code = os.waitstatus_to_exitcode(status)
+                self._ending[pid] = (exit_fd, code, time.monotonic() + _GROUP_END_TIMEOUT)
+
+    def _tell_ends(self) -> None:
+        """Tell the kernel of workers whose whole group is gone: grandchildren die a moment later.
+
+        We are the one who adopts them, so each of their ends wakes us too.
+        """
+        for pid, (exit_fd, code, latest) in list(self._ending.items()):
+            if process.group_is_gone(pid) or time.monotonic() > latest:
+                del self._ending[pid]
+                self._publish(exit_fd, code)
 
     @staticmethod
     def _publish(exit_fd: int, code: int) -> None:

@@ -150,15 +150,14 @@ def _adapt_ipython(_module: ModuleType) -> None:
 
 
 def _adapt_matplotlib(module: ModuleType) -> None:
-    """It was imported before this worker began, or is being imported now: name our backend."""
-    if os.environ.get("MPLBACKEND") != _BACKEND:
-        return
+    """It looks at its variable once, which may have been before this worker began."""
+    backend = os.environ["MPLBACKEND"]
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is not None:
         pyplot.close("all")  # figures of the process that this one was forked from
-        pyplot.switch_backend(_BACKEND)
+        pyplot.switch_backend(backend)
     elif hasattr(module, "rcParams"):
-        module.rcParams["backend"] = _BACKEND
+        module.rcParams["backend"] = backend
 
 
 def _adapt_tqdm(module: ModuleType) -> None:

@@ -1,7 +1,7 @@
 """From a stream's text to lines, and to the present state of a line that is being overwritten.
 
-Knows what a terminal would show of carriage returns and of the cursor-up codes that nested progress
-bars use. Takes time and memory in proportion to the text, however long a line is. Must not know of
+Knows what a terminal would show of carriage returns and of the codes that progress bars use: cursor
+up, erase, hide the cursor. Takes time and memory in proportion to the text, however long a line is. Must not know of
 ranks, labels or where lines go.
 """
 
@@ -15,10 +15,10 @@ MAX_LINE = 1 << 27
 _MAX_ROWS = 32
 """Rows above the cursor that are kept open for a cursor-up code."""
 
-_CONTROL = re.compile(r"\r|\x1b\[\d*[AK]|\x1b(?:\[[\d;?]*)?\Z")
+_CONTROL = re.compile(r"\r|\x1b\[\d*[AK]|\x1b\[\?|\x1b(?:\[[\d;?]*)?\Z")
 _TOKEN = re.compile(
-    r"(?P<text>[^\r\n\x1b]+)|(?P<cr>\r)|(?P<lf>\n)|\x1b\[(?P<up>\d*)A|\x1b\[(?P<clear>0?)K"
-    r"|(?P<other>\x1b(?:\[[\d;?]*[@-~])?)"
+    r"(?P<text>[^\r\n\x1b]+)|(?P<cr>\r)|(?P<lf>\n)|\x1b\[(?P<up>\d*)A"
+    r"|\x1b\[(?P<clear>\d?)K|(?P<mode>\x1b\[\?[\d;]*[hl])|(?P<other>\x1b(?:\[[\d;?]*[@-~])?)"
 )
 _PARTIAL_ESCAPE = re.compile(r"\x1b(?:\[[\d;?]*)?\Z")
 
@@ -57,8 +57,11 @@ class _Row:
         self._column = 0
         self.is_progress = True
 
-    def clear_rest(self) -> None:
-        self._replace(self.text[: self._column], self._column)
+    def clear(self, part: str) -> None:
+        """Remove what stands behind the cursor (``0`` or empty), before it (``1``), or all (``2``)."""
+        before = self.text[: self._column] if part in {"", "0"} else " " * self._column
+        behind = self.text[self._column :] if part == "1" else ""
+        self._replace(before + behind, self._column)
 
     def _replace(self, text: str, column: int) -> None:
         self._parts = [text]
@@ -189,8 +192,8 @@ class LineReader:
                     done += self._close_rows(1)
             elif kind == "up":
                 self._up(int(token.group("up") or 1))
-            else:
-                row.clear_rest()
+            elif kind == "clear":
+                row.clear(token.group("clear"))
         if len(rows) == 1 and not rows[0].is_progress:
             self._back_to_plain(rows[0])
         return done

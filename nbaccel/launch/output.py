@@ -20,6 +20,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 
 from nbaccel.launch import lines as line_reading
 from nbaccel.launch import marks
@@ -222,6 +223,9 @@ class Router:
             return
         if display.action == "clear" and self._labelled and rank != self._main_rank:
             return  # it may clear its own output, and that can't be told from the others'
+        if display.display_id and self._labelled and rank != self._main_rank:
+            # Ranks that run the same code use the same names; each one updates its own display.
+            display = replace(display, display_id=f"{display.display_id}-rank-{rank}")
         if display.action == "show" and self._labelled:
             self._screen.lines(False, rank, self._label(rank), ["displays:"])
         self._screen.display(display)

@@ -59,6 +59,22 @@ def test_erase_to_the_end_of_the_line():
     assert read("\rlong text\rab\x1b[K\n") == ["ab"]
 
 
+def test_what_rich_writes_to_a_terminal():
+    reader = LineReader()
+    done = reader.feed("\x1b[?25l\r\x1b[2Kwork \x1b[31m 10%\x1b[0m")
+    assert reader.progress == "work \x1b[31m 10%\x1b[0m"
+    done += reader.feed("\r\x1b[2Kwork \x1b[31m100%\x1b[0m\n\x1b[?25h")
+    assert done + reader.end() == ["work \x1b[31m100%\x1b[0m"]
+    # Two rows that are drawn anew.
+    rows = "\x1b[2Kone 1\n\x1b[2Ktwo 1\r\x1b[1A\x1b[2Kone 2\n\x1b[2Ktwo 2\n"
+    assert read(rows)[-2:] == ["one 2", "two 2"]
+
+
+def test_erase_before_the_cursor_and_all():
+    assert read("abc\x1b[1Kd\n") == ["   d"]
+    assert read("abc\r\x1b[2Kd\n") == ["d"]
+
+
 def test_nested_bars_leave_one_line_each():
     """What tqdm writes for an outer bar at row 0 and an inner one at row 1."""
     reader = LineReader()

@@ -7,15 +7,11 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nbaccel.launch import spawners
-from nbaccel.launch.output import MODES as OUTPUT_MODES
+from nbaccel.config import OUTPUT_MODES, RENDEZVOUS_BACKENDS, START_METHODS
 from nbaccel.launch.values import as_index, choice, number, shown, whole_number
 
 RETURNS = ("main", "all")
 """Choices of ``returns``."""
-
-RENDEZVOUS_BACKENDS = ("static", "c10d")
-"""Choices of ``rdzv_backend``; on one machine they mean the same."""
 
 DEFAULT_ADDRESS = "127.0.0.1"
 """``master_addr`` when nothing is said."""
@@ -85,7 +81,7 @@ def check_options(
     number("monitor_interval", monitor_interval, at_least=0.0)
     address, port = _rendezvous(master_addr, use_port, rdzv_endpoint)
     return LaunchOptions(
-        start_method=choice("start_method", start_method, spawners.START_METHODS),
+        start_method=choice("start_method", start_method, START_METHODS),
         output=choice("output", output, OUTPUT_MODES),
         returns=choice("returns", returns, RETURNS),
         timeout=_timeout(timeout),

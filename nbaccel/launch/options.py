@@ -151,7 +151,7 @@ def _port(name: str, value: object, *, whole: str | None = None) -> int | None:
 
 def _check_backend(value: object, num_nodes: object) -> None:
     backend = choice("rdzv_backend", value, RENDEZVOUS_BACKENDS)
-    if backend != "static" and num_nodes != 1:
+    if backend != "static" and num_nodes not in (None, 1):
         raise ValueError(
             f"rdzv_backend={backend!r} and num_nodes={shown(num_nodes)} don't go together: each machine is "
             "told its place by node_rank; use rdzv_backend='static'"

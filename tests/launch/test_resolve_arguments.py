@@ -109,7 +109,7 @@ BAD = [
     ({"node_rank": -1}, ValueError, r"node_rank=-1 is too small; it must be at least 0"),
     ({"node_rank": "0"}, TypeError, r"node_rank='0' is not a whole number"),
     ({"num_nodes": 0}, ValueError, r"num_nodes=0 is too small"),
-    ({"num_nodes": None}, TypeError, r"num_nodes=None is not a whole number"),
+    ({"num_nodes": 1.5}, TypeError, r"num_nodes=1\.5 is not a whole number"),
     ({"rdzv_backend": "etcd"}, ValueError, r"rdzv_backend='etcd' is not known; choose one of static, c10d"),
     ({"rdzv_backend": None}, TypeError, r"rdzv_backend=None is not a text; choose one of static"),
     (
@@ -220,6 +220,7 @@ GOOD = [
     {"num_processes": 2, "node_rank": 1, "num_nodes": 2, "rdzv_endpoint": "10.0.0.1:29500"},
     {"rdzv_backend": "c10d", "rdzv_conf": {"timeout": 3}, "rdzv_id": 7},
     {"use_port": "29500"},
+    {"num_nodes": None, "rdzv_backend": "c10d"},
     {"use_port": 0},
     {"use_port": ""},
     {"timeout": np.float32(3)},

@@ -90,7 +90,11 @@ def is_consequence(error: BaseException) -> bool:
     """Whether ``error`` only tells that a peer has gone."""
     if not isinstance(error, (RuntimeError, ConnectionError)):
         return False
-    text = _text_of(error)
+    return tells_of_a_peer(_text_of(error))
+
+
+def tells_of_a_peer(text: str) -> bool:
+    """Whether an error's text says that a peer has gone."""
     return any(sign in text for sign in _CONSEQUENCES)
 
 

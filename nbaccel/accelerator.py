@@ -12,10 +12,12 @@ from typing import Any
 from torch.amp import GradScaler
 
 from nbaccel.config import active_spec
-from nbaccel.runtime import process_group
 from nbaccel.runtime.accumulation import GradientState, GradientWatch
+from nbaccel.runtime.checkpoints.hooks import Hooks
+from nbaccel.runtime.facets.checkpoints import CheckpointFacet
 from nbaccel.runtime.facets.communication import CommunicationFacet
 from nbaccel.runtime.facets.preparation import PreparationFacet
+from nbaccel.runtime.facets.tracking import TrackingFacet
 from nbaccel.runtime.facets.training import TrainingFacet
 from nbaccel.runtime.loss_scaler import LossScaler
 from nbaccel.runtime.plugins import (
@@ -31,12 +33,13 @@ from nbaccel.runtime.plugins import (
 from nbaccel.runtime.precision import Precision, choose_precision
 from nbaccel.runtime.runtime import bring_up
 from nbaccel.runtime.strategies import DdpStrategy, SingleStrategy, Strategy
+from nbaccel.runtime.tracking.choice import choose_trackers
 
 PRECISION_VARIABLE = "NBACCEL_MIXED_PRECISION"
 SCHEDULER_RULES = ("optimizer", "processes")
 
 
-class Accelerator(CommunicationFacet, PreparationFacet, TrainingFacet):
+class Accelerator(CommunicationFacet, PreparationFacet, TrainingFacet, CheckpointFacet, TrackingFacet):
     """Runs a plain PyTorch training loop on whatever it was launched on.
 
     Args:
@@ -47,6 +50,7 @@ class Accelerator(CommunicationFacet, PreparationFacet, TrainingFacet):
         gradient_accumulation_steps: micro-batches in a window of accumulation.
         cpu: compute on the CPU even where there is an accelerator.
         dataloader_config: how loaders share the data.
+        log_with: trackers: names, objects, a list of such, or ``"all"``; see ``init_trackers``.
         project_dir: where the run keeps its files.
         project_config: more about that.
         gradient_accumulation_plugin: more about accumulation.
@@ -73,6 +77,7 @@ class Accelerator(CommunicationFacet, PreparationFacet, TrainingFacet):
         gradient_accumulation_steps: int = 1,
         cpu: bool = False,
         dataloader_config: DataLoaderConfiguration | None = None,
+        log_with: Any = None,
         project_dir: str | os.PathLike[str] | None = None,
         project_config: ProjectConfiguration | None = None,
         gradient_accumulation_plugin: GradientAccumulationPlugin | None = None,
@@ -111,6 +116,9 @@ class Accelerator(CommunicationFacet, PreparationFacet, TrainingFacet):
         self._watch = GradientWatch()
         self._scheduler_steps = self._steps_per_update(scheduler_steps_per)
         self._models, self._optimizers, self._schedulers, self._dataloaders = [], [], [], []
+        self._save_hooks, self._load_hooks, self._custom, self._loaded_from = Hooks(), Hooks(), [], set()
+        self._log_with = choose_trackers(log_with, self.project_configuration.logging_dir)
+        self._trackers = []
         self._ended = False
 
     def _choose_strategy(self, options: DistributedDataParallelKwargs | None) -> Strategy:
@@ -125,19 +133,6 @@ class Accelerator(CommunicationFacet, PreparationFacet, TrainingFacet):
             )
         whole = rule == "optimizer" or self.dataloader_config.split_batches
         return 1 if whole else self.num_processes
-
-    def end_training(self) -> None:
-        """Say that training is over. Collectives on this Accelerator are refused from now on.
-
-        A second call does nothing. In a launched worker the process group stays up for others.
-        """
-        if self._ended:
-            return
-        if self.use_distributed:
-            self.wait_for_everyone()
-        self._ended = True
-        if active_spec() is None:
-            process_group.shutdown_own_process_group()
 
     def __repr__(self) -> str:
         return (

@@ -39,6 +39,8 @@ class AcceleratedOptimizer(Optimizer):
         self.gradient_state = gradient_state or GradientState()
         self.device_placement = device_placement
         self._skipped = False
+        self.steps_taken = 0
+        """Real steps so far."""
         if device_placement and optimizer.state:
             # Loading moves the state to where the parameters are now.
             optimizer.load_state_dict(optimizer.state_dict())
@@ -111,7 +113,9 @@ class AcceleratedOptimizer(Optimizer):
             return None
         if self.scaler is not None:
             self._skipped = not self.scaler.step(self.optimizer, closure)
+            self.steps_taken += not self._skipped
             return None
+        self.steps_taken += 1
         return self.optimizer.step() if closure is None else self.optimizer.step(closure)
 
     @property

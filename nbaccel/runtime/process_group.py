@@ -34,6 +34,7 @@ DEFAULT_TIMEOUT = timedelta(minutes=30)
 _stores: dict[tuple[str, int], TCPStore] = {}
 _generation = 0
 _made_here = False
+_timeout = DEFAULT_TIMEOUT
 _exit_hook = False
 
 
@@ -94,7 +95,7 @@ def ensure_process_group(
         RuntimeError: the group that is already up has another rank or world size than ``env``, or
             has no backend for ``device_type``; or no rendezvous address is set.
     """
-    global _generation, _made_here
+    global _generation, _made_here, _timeout
     if is_initialized():
         _check_fits(env, device_type)
         return
@@ -102,7 +103,7 @@ def ensure_process_group(
     import torch.distributed.nn  # noqa: F401
 
     chosen = backend or default_backend(device_type)
-    wait = timeout or DEFAULT_TIMEOUT
+    wait = _timeout = timeout or DEFAULT_TIMEOUT
     bound = device if device is not None and device.type != "cpu" and chosen != "gloo" else None
     common = {"backend": chosen, "rank": env.rank, "world_size": env.world_size, "timeout": wait}
     if init_method not in (None, "env://"):
@@ -138,6 +139,11 @@ def shutdown_own_process_group() -> None:
     """As :func:`shutdown_process_group`, but only for a group that this module brought up."""
     if _made_here:
         shutdown_process_group()
+
+
+def current_timeout() -> timedelta:
+    """How long a collective of the group that this module brought up may wait."""
+    return _timeout if _made_here else DEFAULT_TIMEOUT
 
 
 def default_backend(device_type: str) -> str:

@@ -61,6 +61,8 @@ class PreparedLoader(DataLoader[Any]):
         """Where the running pass is, for checkpoints."""
         self.resumes = False
         """Whether a pass whose state was loaded starts after the batches that were done."""
+        self.owner: PreparedLoader = self
+        """The loader whose passes these are: another one, when this one leaves out its first batches."""
         self.source: Any = base
         """The loader that was prepared; what a later ``prepare`` starts from."""
         self._loop: loops.Loop | None = None
@@ -111,13 +113,14 @@ class PreparedLoader(DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass is that of ``epoch``: the same seed and epoch always give the same order."""
-        self.iteration = epoch
+        self.owner.iteration = self.iteration = epoch
         if self.order is not None:
             self.order.choose_epoch()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is: epoch, batches done in it, and what its order was drawn from."""
-        return self.position.state_dict(self.iteration, self.total_batch_size, self._loop)
+        state = self.position.state_dict(self.iteration, self.total_batch_size, self._loop)
+        return state | {"order": None if self.order is None else self.order.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], *, resume: bool | None = None) -> None:
         """Have the next pass take the order of the pass that ``state`` was taken in.
@@ -128,6 +131,8 @@ class PreparedLoader(DataLoader[Any]):
                 :attr:`resumes` says. Otherwise it is for the caller to leave them out, see
                 :func:`~nbaccel.runtime.data.prepare.skip_first_batches`.
         """
+        if self.order is not None and state["order"] is not None:
+            self.order.load_state_dict(state["order"])
         wanted = self.resumes if resume is None else resume
         self.iteration = self.position.load(state, self.total_batch_size, resume=wanted)
 
@@ -138,10 +143,9 @@ class PreparedLoader(DataLoader[Any]):
             from nbaccel.runtime.data.prepare import skip_first_batches
 
             shortened: Any = skip_first_batches(self, resumed - first)
-            shortened.position = self.position
-            yield from shortened._pass(self)
+            yield from shortened._pass(self.owner)
             return
-        yield from self._pass(self, leave_out=max(0, resumed - first))
+        yield from self._pass(self.owner, leave_out=max(0, resumed - first))
 
     def _can_leave_out(self) -> bool:
         """Whether batches can be left out without reading them."""

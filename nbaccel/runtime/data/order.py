@@ -40,6 +40,19 @@ class EpochOrder:
         """From now on, the order is a function of seed and epoch."""
         self.chosen = True
 
+    def state_dict(self) -> dict[str, Any]:
+        """What the order of an epoch depends on besides its number."""
+        seed = self.seed
+        if seed is None and isinstance(self.sampler, SeedableRandomSampler):
+            seed = self.sampler.initial_seed
+        return {"seed": seed, "chosen": self.chosen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put back what :meth:`state_dict` returned."""
+        self.chosen, self.seed = state["chosen"], state["seed"]
+        if self.seed is not None and isinstance(self.sampler, SeedableRandomSampler):
+            self.sampler.initial_seed = self.seed
+
     def begin(self, epoch: int) -> None:
         """Called by all ranks before a pass."""
         sampler = self.sampler

@@ -201,6 +201,7 @@ def skip_first_batches(dataloader: DataLoader[Any], num_batches: int = 0) -> Dat
         if not loads_by_index(dataloader):
             return DataLoaderShard(dataloader, skip=num_batches)
         return _without_first(dataloader, num_batches)
+    # The copy shares the position, so a checkpoint in the interrupted epoch finds it at the original.
     skipped = copy.copy(dataloader)
     base = dataloader.base_dataloader
     # A round of the dispatcher is one batch of the base for each rank.

@@ -14,6 +14,7 @@ from nbaccel.runtime.precision import Precision
 from nbaccel.runtime.runtime import Runtime
 from nbaccel.runtime.scheduler import AcceleratedScheduler
 from nbaccel.runtime.strategies import Strategy
+from nbaccel.runtime.tracking.base import GeneralTracker
 
 
 class AcceleratorParts:
@@ -36,3 +37,6 @@ class AcceleratorParts:
     _optimizers: list[AcceleratedOptimizer]
     _schedulers: list[AcceleratedScheduler]
     _dataloaders: list[Any]
+
+    _log_with: list[str | GeneralTracker]
+    _trackers: list[GeneralTracker]

@@ -89,6 +89,14 @@ def await_group_gone(pid: int, seconds: float) -> bool:
     return True
 
 
+def child_pids() -> list[int]:
+    """Processes whose parent this one is, by birth or by adoption."""
+    listing = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+    if listing.exists():
+        return [int(word) for word in listing.read_text().split()]
+    return [child.pid for child in psutil.Process().children()]
+
+
 def describe_signal(signum: int) -> str:
     """``SIGKILL`` for 9; the number where the platform has no name for it."""
     try:

@@ -28,13 +28,12 @@ import select
 import signal
 import struct
 import sys
-import threading
 import time
 import warnings
 import weakref
 from typing import NoReturn
 
-from nbaccel.launch import messages, process
+from nbaccel.launch import libraries, messages, process
 from nbaccel.launch.channel import Channel
 
 BASE_MODULES = (
@@ -76,38 +75,13 @@ def main(control_fd: int, child_control_fd: int, kernel_pid: int) -> NoReturn:
     zygote = Zygote(Channel.from_fd(control_fd), kernel_pid)
     # While imports run nobody looks at the channel.
     process.die_with_parent(kernel_pid)
-    failed = import_all(BASE_MODULES)
+    failed = libraries.import_all(BASE_MODULES)
     process.outlive_parent()
-    zygote.report_ready(failed)
+    zygote.report_ready(failed, libraries.uncleanness())
     if child_control_fd >= 0:
-        zygote.fork_zygote(messages.ForkZygote(DEFERRED_MODULES), child_control_fd)
+        request = messages.ForkZygote((DEFERRED_MODULES,), dict(os.environ), tuple(sys.path))
+        zygote.fork_zygote(request, child_control_fd)
     zygote.serve()
-
-
-def import_all(modules: tuple[str, ...]) -> dict[str, str]:
-    """Import each module; what fails is returned with the reason and is not an error here."""
-    failed = {}
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except BaseException as error:  # noqa: BLE001  # a module may even call sys.exit() when imported
-            failed[name] = f"{type(error).__name__}: {error}"
-    return failed
-
-
-def uncleanness() -> str:
-    """Why this process must not be forked, or an empty string."""
-    extra = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-    if extra:
-        return f"threads are running: {', '.join(extra)}"
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        for kind in ("cuda", "xpu"):
-            device_module = getattr(torch, kind, None)
-            # A private name, because the public one is also true after a fork of a live parent.
-            if device_module is not None and getattr(device_module, "_initialized", False):
-                return f"{kind} is initialised"
-    return ""
 
 
 class Zygote:
@@ -118,15 +92,19 @@ class Zygote:
         self._kernel_pid = kernel_pid
         self._kernel = _open_pidfd(kernel_pid)
         self._exit_pipes: dict[int, int] = {}  # worker pid -> write end of its exit-status pipe
+        self._zygotes: set[int] = set()
         self._ending: dict[int, tuple[int, int, float]] = {}
         """Reaped workers whose group isn't empty yet: pid -> exit-status pipe, code, latest time to tell."""
+        self._zygotes: set[int] = set()
+        """Pids of forked zygotes that aren't reaped yet."""
+        self._retiring = False
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
 
-    def report_ready(self, failed: dict[str, str]) -> None:
+    def report_ready(self, failed: dict[str, str], unclean: str) -> None:
         """Tell the kernel what this zygote is good for."""
         # What libraries want finalised at the interpreter's end (torch: thousands of operator
         # registrations) is this process's, not its forks', whom it would cost 50 ms each.
@@ -135,7 +113,7 @@ class Zygote:
         # Objects that live now are shared by all forks; keep the collector's hands off them.
         gc.collect()
         gc.freeze()
-        self._control.send(messages.ZygoteReady(os.getpid(), frozenset(sys.modules), failed, uncleanness()))
+        self._control.send(messages.ZygoteReady(os.getpid(), frozenset(sys.modules), failed, unclean))
 
     def serve(self) -> NoReturn:
         """Wait for requests, for children's ends and for the kernel's end."""
@@ -158,6 +136,8 @@ class Zygote:
                     self._handle(request, fds)
                 if not is_open:
                     self._leave()
+            if self._is_done():
+                self._leave()
 
     def fork_zygote(self, request: messages.ForkZygote, control_fd: int) -> None:
         """A child zygote with further modules; it reports on its own control channel."""
@@ -165,17 +145,35 @@ class Zygote:
         pid = os.fork()
         if pid:
             os.close(control_fd)
+            self._zygotes.add(pid)
             return
         try:
             self._become_child()
+            os.setpgid(0, 0)  # what its imports start goes with it
             child = Zygote(Channel.from_fd(control_fd), self._kernel_pid)
             process.die_with_parent(parent)
-            failed = import_all(request.modules)
+            child.import_and_report(request)
             process.outlive_parent()
-            child.report_ready(failed)
             child.serve()
         finally:
             os._exit(1)
+
+    def import_and_report(self, request: messages.ForkZygote) -> None:
+        """Import package by package, up to the first one after which this process must not be forked."""
+        os.environ.clear()
+        os.environ.update(request.environ)
+        sys.path[:] = request.path
+        importlib.invalidate_caches()
+        cleanness = libraries.Cleanness()
+        failed: dict[str, str] = {}
+        fault = ""
+        for package in request.packages:
+            self._control.send(messages.Importing(os.getpid(), package[0].partition(".")[0]))
+            failed |= libraries.import_all(package)
+            fault = cleanness.fault()
+            if fault:
+                break
+        self.report_ready(failed, fault)
 
     def _handle(self, request: object, fds: list[int]) -> None:
         if isinstance(request, messages.Fork):
@@ -184,6 +182,10 @@ class Zygote:
             self.fork_zygote(request, fds[0])
         elif isinstance(request, messages.Signal):
             self._signal(request)
+        elif isinstance(request, messages.EndZygote):
+            self._end_zygote(request.pid)
+        elif isinstance(request, messages.Retire):
+            self._retiring = True
         else:
             raise TypeError(f"the zygote does not know {type(request).__name__}")
 
@@ -201,6 +203,7 @@ class Zygote:
             try:
                 os.close(exit_fd)
                 self._become_child()
+                _reseed()
                 from nbaccel.launch.worker import main as worker_main
 
                 worker_main(channel_fd, out_fd, err_fd, parent, request.name)
@@ -223,6 +226,7 @@ class Zygote:
         if self._kernel is not None:
             os.close(self._kernel)
         self._exit_pipes.clear()
+        self._zygotes.clear()
 
     def _signal(self, request: messages.Signal) -> None:
         if request.pid not in self._exit_pipes:
@@ -231,6 +235,14 @@ class Zygote:
             process.kill_group(request.pid, request.signum)
         else:
             os.kill(request.pid, request.signum)
+
+    def _end_zygote(self, pid: int) -> None:
+        if pid in self._zygotes:  # not reaped yet: the pid is still its own
+            process.kill_group(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
+
+    def _is_done(self) -> bool:
+        return self._retiring and not (self._exit_pipes or self._ending or self._zygotes)
 
     def _reap(self) -> None:
         """Collect every child that has ended; orphans that we adopted are collected too."""
@@ -243,8 +255,9 @@ class Zygote:
                 return
             pid = ended.si_pid
             exit_fd = self._exit_pipes.pop(pid, None)
-            if exit_fd is not None:
+            if exit_fd is not None or pid in self._zygotes:
                 process.kill_group(pid, signal.SIGKILL)
+            self._zygotes.discard(pid)
             _, status = os.waitpid(pid, 0)
             if exit_fd is not None:
                 code = os.waitstatus_to_exitcode(status)
@@ -257,8 +270,16 @@ class Zygote:
         """
         for pid, (exit_fd, code, latest) in list(self._ending.items()):
             if process.group_is_gone(pid) or time.monotonic() > latest:
+                if len(self._exit_pipes) + len(self._ending) == 1:
+                    self._end_orphans()
                 del self._ending[pid]
                 self._publish(exit_fd, code)
+
+    def _end_orphans(self) -> None:
+        """With the last worker: end descendants of workers that had left their group (daemons)."""
+        for pid in process.child_pids():
+            if pid not in self._zygotes and pid not in self._exit_pipes:
+                os.kill(pid, signal.SIGKILL)  # our child and not reaped: the pid is its own
 
     @staticmethod
     def _publish(exit_fd: int, code: int) -> None:
@@ -280,6 +301,13 @@ class Zygote:
         for pid in self._exit_pipes:
             process.kill_group(pid, signal.SIGKILL)
         os._exit(0)
+
+
+def _reseed() -> None:
+    """In a worker: numpy's global generator would repeat itself in every one; Python's own sees to that."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
 
 
 def _open_pidfd(pid: int) -> int | None:

@@ -397,3 +397,16 @@ def test_consequences_are_told_from_causes():
 )
 def test_ranks_are_described_in_short(ranks, text):
     assert failures.describe_ranks(ranks) == text
+
+
+def test_a_daemon_that_left_its_worker_s_session_ends_with_the_launch():
+    def leave_a_daemon():
+        import subprocess
+
+        return subprocess.Popen(["sleep", "300"], start_new_session=True).pid
+
+    pid = notebook_launcher(leave_a_daemon)
+    deadline = time.monotonic() + 5
+    while _is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not _is_alive(pid)

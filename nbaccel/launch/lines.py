@@ -1,8 +1,8 @@
 """From a stream's text to lines, and to the present state of a line that is being overwritten.
 
 Knows what a terminal would show of carriage returns and of the codes that progress bars use: cursor
-up, erase, hide the cursor. Takes time and memory in proportion to the text, however long a line is. Must not know of
-ranks, labels or where lines go.
+up, erase, hide the cursor. Takes time and memory in proportion to the text, however long a line is.
+Must not know of ranks, labels or where lines go.
 """
 
 from __future__ import annotations

@@ -245,5 +245,5 @@ print(colorsys.__spec__.loader.__class__.__name__, caught[0].message)
 """
     result = launch(kernel, body, n=1)
     assert re.search(
-        r"^SourceFileLoader nbaccel could not adapt colorsys .*another version", result.stdout, re.M
+        r"^SourceFileLoader nbaccel could not adapt colorsys .*another version", result.stdout, re.MULTILINE
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.amp import GradScaler
 
-from nbaccel.config import active_spec
+from nbaccel.config import UnsaidInt, ambient, said
 from nbaccel.runtime.accumulation import GradientState, GradientWatch
 from nbaccel.runtime.checkpoints.hooks import Hooks
 from nbaccel.runtime.facets.checkpoints import CheckpointFacet
@@ -35,7 +35,6 @@ from nbaccel.runtime.runtime import bring_up
 from nbaccel.runtime.strategies import DdpStrategy, SingleStrategy, Strategy
 from nbaccel.runtime.tracking.choice import choose_trackers
 
-PRECISION_VARIABLE = "NBACCEL_MIXED_PRECISION"
 SCHEDULER_RULES = ("optimizer", "processes")
 
 
@@ -47,7 +46,8 @@ class Accelerator(CommunicationFacet, PreparationFacet, TrainingFacet, Checkpoin
         split_batches: the loaders' batch size is that of all processes together.
         mixed_precision: ``no``, ``fp16``, ``bf16`` or ``fp8``. By default that of the launch, else of the
             environment (``NBACCEL_MIXED_PRECISION``), else ``no``.
-        gradient_accumulation_steps: micro-batches in a window of accumulation.
+        gradient_accumulation_steps: micro-batches in a window of accumulation. When it isn't written, that
+            of the launch, else of the environment (``NBACCEL_GRADIENT_ACCUMULATION_STEPS``), else 1.
         cpu: compute on the CPU even where there is an accelerator.
         dataloader_config: how loaders share the data.
         log_with: trackers: names, objects, a list of such, or ``"all"``; see ``init_trackers``.
@@ -74,7 +74,7 @@ class Accelerator(CommunicationFacet, PreparationFacet, TrainingFacet, Checkpoin
         device_placement: bool = True,
         split_batches: bool | None = None,
         mixed_precision: str | None = None,
-        gradient_accumulation_steps: int = 1,
+        gradient_accumulation_steps: int = UnsaidInt(1),  # as immutable as 1
         cpu: bool = False,
         dataloader_config: DataLoaderConfiguration | None = None,
         log_with: Any = None,
@@ -163,13 +163,13 @@ def _wanted_precision(explicit: object, *, fp16: bool, bf16: bool) -> object:
         raise ValueError(f"contradictory precisions: {' and '.join(said)}; pass one of them")
     if said:
         return said[0]
-    spec = active_spec()
-    return os.environ.get(PRECISION_VARIABLE) if spec is None else spec.mixed_precision
+    return ambient("mixed_precision")
 
 
 def _accumulation(plugin: GradientAccumulationPlugin | None, steps: int) -> GradientAccumulationPlugin:
     if plugin is None:
-        return GradientAccumulationPlugin(num_steps=steps)
+        configured = ambient("gradient_accumulation_steps") if said(steps) is None else None
+        return GradientAccumulationPlugin(num_steps=int(configured or steps))
     if steps != 1 and plugin.num_steps not in (None, steps):
         raise ValueError(
             f"gradient_accumulation_steps={steps} contradicts num_steps={plugin.num_steps} of "

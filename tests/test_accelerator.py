@@ -111,10 +111,12 @@ def test_B113_an_unknown_or_contradictory_precision_is_an_error() -> None:
 def test_precision_comes_from_the_launch_unless_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from nbaccel import config
 
-    monkeypatch.setattr(config, "_active", config.LaunchSpec(mixed_precision="bf16"))
-    assert Accelerator().mixed_precision == "bf16"
-    assert Accelerator(mixed_precision="no").mixed_precision == "no"
-    monkeypatch.setattr(config, "_active", None)
+    config.set_active_spec(config.LaunchSpec(mixed_precision="bf16"))
+    try:
+        assert Accelerator().mixed_precision == "bf16"
+        assert Accelerator(mixed_precision="no").mixed_precision == "no"
+    finally:
+        config.set_active_spec(None)
     monkeypatch.setenv("NBACCEL_MIXED_PRECISION", "fp16")
     assert Accelerator(cpu=True).mixed_precision == "fp16"
 
@@ -155,3 +157,12 @@ def test_prepare_keeps_the_order_of_its_arguments_and_passes_others_through() ->
     assert accelerator.prepare(got[3]) is got[3]
     with pytest.raises(ValueError, match="2 entries for 1"):
         accelerator.prepare(model, device_placement=[True, False])
+
+
+def test_B115_accumulation_is_configured_only_where_the_script_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NBACCEL_GRADIENT_ACCUMULATION_STEPS", "4")
+    assert Accelerator(cpu=True).gradient_accumulation_steps == 4
+    assert Accelerator(cpu=True, gradient_accumulation_steps=1).gradient_accumulation_steps == 1
+    assert Accelerator(cpu=True, gradient_accumulation_steps=2).gradient_accumulation_steps == 2

@@ -40,7 +40,7 @@ class LaunchCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for each in self.get_params(ctx):
-            record = each.get_help_record(ctx)
+            record = each.get_help_record(ctx) if isinstance(each, click.Option) else None
             if record is not None:
                 sections[getattr(each, "section", RUN)].append(record)
         for title, records in sections.items():

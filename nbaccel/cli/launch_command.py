@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -184,6 +185,8 @@ def _run(
             notices.warn(summary if spec.num_processes == 1 or not tail else f"{summary}\n{tail}")
         code = error.exitcode or 0
         return 128 - code if code < 0 else code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except OSError as error:
         raise Refused(str(error)) from error
     return 0

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
 
-from nbaccel.config import active_spec
+from nbaccel.config import active_spec, ambient
 from nbaccel.runtime import process_group
 from nbaccel.runtime.collectives.communicator import Communicator, LocalCommunicator
 from nbaccel.runtime.collectives.torch_communicator import TorchCommunicator
 from nbaccel.runtime.devices import Device, detect_device, device_named
 from nbaccel.runtime.environment import ProcessEnvironment
 from nbaccel.runtime.plugins import InitProcessGroupKwargs
-
-CPU_VARIABLE = "NBACCEL_CPU"
-_TRUE = frozenset({"1", "true", "yes", "on"})
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ def choose_device(cpu: bool) -> tuple[Device, tuple[int, ...]]:
     An explicit ``cpu`` comes first, then the launch, then the environment, then what there is.
     """
     spec = active_spec()
-    if cpu or (spec is None and os.environ.get(CPU_VARIABLE, "").lower() in _TRUE):
+    if cpu or (spec is None and ambient("cpu")):
         return device_named("cpu"), ()
     if spec is None:
         return detect_device(), ()

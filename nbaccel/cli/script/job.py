@@ -128,6 +128,8 @@ def guard_path() -> Path:
 def _raise_failure(workers: Workers, sink: streams.Sink, stopped_by: int | None) -> NoReturn:
     rank = _cause(workers, sink)
     code = workers.codes[rank]
+    if stopped_by == signal.SIGINT and code == -signal.SIGINT:
+        raise KeyboardInterrupt
     tail = sink.stderr_tail(rank)
     if code < 0:
         text = f"rank {rank} was ended by {process.describe_signal(-code)}"

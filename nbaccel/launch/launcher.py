@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nbaccel.config import LaunchSpec
+from nbaccel.config import LaunchSpec, UnsaidInt, UnsaidText
 from nbaccel.launch import arguments, capture, notices, payload, spawners, zygote_client
 from nbaccel.launch.failures import without_our_frames
 from nbaccel.launch.group import WorkerGroup
@@ -19,7 +19,7 @@ from nbaccel.launch.options import LaunchOptions, check_options
 from nbaccel.launch.output import Router
 from nbaccel.launch.payload import Payload
 from nbaccel.launch.rendezvous import open_rendezvous
-from nbaccel.launch.resolve import describe, resolve_spec
+from nbaccel.launch.resolve import describe, settings_of, spec_of
 from nbaccel.launch.setups import setup_maker
 from nbaccel.launch.supervision import Interrupts, Supervisor
 
@@ -30,22 +30,22 @@ def notebook_launcher(
     num_processes: int | None = None,
     mixed_precision: str | None = None,
     use_port: int | str | None = None,
-    master_addr: str = "127.0.0.1",
-    node_rank: int = 0,
-    num_nodes: int = 1,
-    rdzv_backend: str = "static",
+    master_addr: str = UnsaidText("127.0.0.1"),
+    node_rank: int = UnsaidInt(0),
+    num_nodes: int = UnsaidInt(1),
+    rdzv_backend: str = UnsaidText("static"),
     rdzv_endpoint: str = "",
     rdzv_conf: Mapping[str, Any] | None = None,
     rdzv_id: str = "none",
-    max_restarts: int = 0,
+    max_restarts: int = UnsaidInt(0),
     monitor_interval: float = 0.1,
     log_line_prefix_template: str | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
     devices: Sequence[int] | str | None = None,
     cpu: bool = False,
-    start_method: str = "auto",
-    output: str = "all",
+    start_method: str = UnsaidText("auto"),
+    output: str = UnsaidText("all"),
     returns: str = "main",
     timeout: float | None = None,
     env: Mapping[str, Any] | None = None,
@@ -53,7 +53,8 @@ def notebook_launcher(
     """Run ``function(*args, **kwargs)`` on ``num_processes`` fresh processes and return its value.
 
     The function, and whatever it uses of the notebook, is shipped by value; the kernel may have done
-    anything before. Its standard streams appear in the cell, live, a label before each line.
+    anything before. Its standard streams appear in the cell, live, a label before each line. What the
+    call doesn't say is taken from the configuration: the form, ``NBACCEL_*``, the config file.
 
     Args:
         function: what to run in each process. Pass the function, not the result of calling it.
@@ -102,24 +103,8 @@ def notebook_launcher(
     """
     __tracebackhide__ = True  # IPython leaves our frame out of the traceback
     arguments.check_call(function, args, kwargs)
-    options = check_options(
-        use_port=use_port,
-        master_addr=master_addr,
-        num_nodes=num_nodes,
-        rdzv_backend=rdzv_backend,
-        rdzv_endpoint=rdzv_endpoint,
-        rdzv_conf=rdzv_conf,
-        rdzv_id=rdzv_id,
-        max_restarts=max_restarts,
-        monitor_interval=monitor_interval,
-        log_line_prefix_template=log_line_prefix_template,
-        start_method=start_method,
-        output=output,
-        returns=returns,
-        timeout=timeout,
-    )
     further = arguments.check_env(env)
-    spec = resolve_spec(
+    settings = settings_of(
         num_processes=num_processes,
         mixed_precision=mixed_precision,
         devices=devices,
@@ -128,6 +113,25 @@ def notebook_launcher(
         node_rank=node_rank,
         env=further,
     )
+    # Where to meet is configured for several machines; on one a free port is taken.
+    meets = settings["num_nodes"] > 1
+    options = check_options(
+        use_port=settings["master_port"] if meets and use_port is None else use_port,
+        master_addr=settings.prefer("master_addr", master_addr) if meets else master_addr,
+        num_nodes=settings["num_nodes"],
+        rdzv_backend=settings.prefer("rdzv_backend", rdzv_backend) if meets else rdzv_backend,
+        rdzv_endpoint=rdzv_endpoint,
+        rdzv_conf=rdzv_conf,
+        rdzv_id=rdzv_id,
+        max_restarts=settings.prefer("max_restarts", max_restarts),
+        monitor_interval=monitor_interval,
+        log_line_prefix_template=log_line_prefix_template,
+        start_method=settings.prefer("start_method", start_method),
+        output=settings.prefer("output", output),
+        returns=returns,
+        timeout=settings["timeout"] if timeout is None else timeout,
+    )
+    spec = spec_of(settings, further)
     parts = (function, tuple(args), dict(kwargs or {}))
     with payload.dump_call(parts) as call:
         capture.warn_if_large(parts, call, spec)
@@ -172,9 +176,11 @@ def _launch_once(
     try:
         notices.announce(describe(spec))
         setup = setup_maker(spec, rendezvous, further_environ, router.secret)
+        # It may wait for imports; there is nothing to be stopped yet, so an interrupt may just be raised.
+        spawner = _spawner(options.start_method, call)
         with Interrupts() as interrupts, WorkerGroup(router) as group:
             interrupts.listen(group)
-            group.start(_spawner(options.start_method, call), setup, spec.num_processes)
+            group.start(spawner, setup, spec.num_processes)
             group.submit(0, call, lambda rank: wants_all or rank == first_rank)
             supervisor = Supervisor(group, router, interrupts, options.timeout)
             supervisor.wait()

@@ -24,9 +24,25 @@ class Fork:
 
 @dataclass(frozen=True)
 class ForkZygote:
-    """Fork a further zygote that also imports ``modules``. Descriptor beside it: its control channel."""
+    """Fork a further zygote with further modules. Descriptor beside it: its control channel."""
 
-    modules: tuple[str, ...]
+    packages: tuple[tuple[str, ...], ...]
+    """Modules to import, those of one package together."""
+    environ: Mapping[str, str]
+    path: tuple[str, ...]
+    """``sys.path``."""
+
+
+@dataclass(frozen=True)
+class EndZygote:
+    """Kill a zygote that was forked from this one."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class Retire:
+    """Nothing more will be asked: leave when the workers forked so far have ended."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +55,14 @@ class Signal:
 
 
 # --- zygote -> kernel -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Importing:
+    """A forked zygote is about to import this; when it is not heard of again, that was why."""
+
+    pid: int
+    package: str
 
 
 @dataclass(frozen=True)

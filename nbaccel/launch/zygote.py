@@ -92,7 +92,6 @@ class Zygote:
         self._kernel_pid = kernel_pid
         self._kernel = _open_pidfd(kernel_pid)
         self._exit_pipes: dict[int, int] = {}  # worker pid -> write end of its exit-status pipe
-        self._zygotes: set[int] = set()
         self._ending: dict[int, tuple[int, int, float]] = {}
         """Reaped workers whose group isn't empty yet: pid -> exit-status pipe, code, latest time to tell."""
         self._zygotes: set[int] = set()

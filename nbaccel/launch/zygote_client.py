@@ -1,116 +1,46 @@
-"""The kernel's side of the zygote: start it, talk to it, replace it when it no longer fits.
+"""The kernel's zygotes: started, chosen from, replaced when they no longer fit.
 
-One root zygote a kernel. It forks, by itself, one child zygote that also imports what torch loads
-at the first optimizer; further ones are asked for when a payload needs libraries by reference. The
-newest clean one serves forks. Nothing here runs unless it is called: there is no thread.
+::
+
+    root (torch) ──▶ child (+ what torch loads at the first optimizer)
+                 ──▶ child (+ libraries of one payload) ──▶ child (+ those of another) ...
+
+The root forks the first child by itself. Further ones are asked for when a payload needs libraries
+by reference: those are imported once, in a child, before workers are forked from it. A child whose
+imports start threads, open a device, import local modules, hang or crash is thrown away; the package
+that did it is left to the workers from then on, and the others aren't.
+
+Nothing here runs unless it is called: there is no thread.
 """
 
 from __future__ import annotations
 
 import atexit
-import importlib.util
 import os
 import subprocess
 import sys
-import sysconfig
+import tempfile
 import threading
-from functools import cache
-from pathlib import Path
+import time
+from collections.abc import Collection
 from typing import IO
 
 from nbaccel.errors import LaunchError
-from nbaccel.launch import messages
+from nbaccel.launch import libraries, notices
 from nbaccel.launch.channel import Channel, ChannelClosed
+from nbaccel.launch.zygote import DEFERRED_MODULES
+from nbaccel.launch.zygote_handle import Zygote
 
-_READY_TIMEOUT = 120.0
-_PRELOAD_TIMEOUT = 60.0
+READY_TIMEOUT = 120.0
+"""Seconds that the root may take for its imports."""
+
+PRELOAD_TIMEOUT = 60.0
+"""Seconds that a package may take before it counts as hanging."""
+
+_NOTICE_AFTER = 3.0
 _LEAVE_TIMEOUT = 0.5
 _LOG_TAIL = 1 << 16
-
-_LOAD_TIME_NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHASHSEED", "TORCH_LOGS", "TORCH_CPP_LOG_LEVEL")
-_LOAD_TIME_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_")
-# The launcher sets this one in each worker, through torch.
-_NOT_LOAD_TIME = ("OMP_NUM_THREADS",)
-
-
-class Zygote:
-    """A running zygote process, as the kernel sees it."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self.ready: messages.ZygoteReady | None = None
-        self._lock = threading.Lock()
-
-    def wait_ready(self, timeout: float) -> messages.ZygoteReady:
-        """Wait until its imports are done.
-
-        Raises:
-            ChannelClosed: it ended.
-            TimeoutError: it takes longer than ``timeout`` seconds.
-        """
-        with self._lock:
-            if self.ready is None:
-                message, _ = self._channel.recv(timeout)
-                assert isinstance(message, messages.ZygoteReady)
-                self.ready = message
-            return self.ready
-
-    def is_ready_now(self) -> bool:
-        """Whether its imports are done and it may be forked, without waiting."""
-        with self._lock:
-            if self.ready is None:
-                arrived, is_open = self._channel.poll()
-                if arrived:
-                    self.ready = arrived[0][0]
-                elif not is_open:
-                    return False
-            return self.ready is not None and not self.ready.unclean
-
-    def fork(self, name: str, fds: tuple[int, int, int, int]) -> int:
-        """Fork a worker and return its pid.
-
-        Raises:
-            LaunchError: the system refused, or the zygote has ended.
-        """
-        with self._lock:
-            try:
-                self._channel.send(messages.Fork(name), fds)
-                answer, _ = self._channel.recv()
-            except ChannelClosed as error:
-                raise LaunchError("the process that workers are forked from has ended") from error
-        if isinstance(answer, messages.ForkFailed):
-            raise LaunchError(
-                f"a worker process could not be forked: {answer.text}; "
-                "use fewer processes or free memory, and launch again"
-            )
-        assert isinstance(answer, messages.Forked)
-        return answer.pid
-
-    def signal(self, pid: int, signum: int, *, group: bool = False) -> None:
-        """Signal a worker that it forked; nothing happens when the worker has ended."""
-        try:
-            self._channel.send(messages.Signal(pid, signum, group))
-        except ChannelClosed:
-            return  # its workers ended with it
-
-    def fork_zygote(self, modules: frozenset[str]) -> Zygote:
-        """A child zygote that imports ``modules`` as well; it isn't ready yet."""
-        channel, theirs = Channel.pair()
-        with theirs:
-            self._channel.send(messages.ForkZygote(tuple(sorted(modules))), (theirs.fileno(),))
-        return Zygote(channel)
-
-    def is_alive(self) -> bool:
-        """Whether its end of the channel is open, as far as can be told without asking."""
-        with self._lock:
-            if self.ready is None:
-                return True  # wait_ready() will tell
-            _, is_open = self._channel.poll()
-            return is_open
-
-    def close(self) -> None:
-        """Give up this end; the zygote and its workers leave."""
-        self._channel.close()
+_MAX_CHILDREN = 4
 
 
 class _Family:
@@ -118,16 +48,17 @@ class _Family:
 
     def __init__(self) -> None:
         self.owner = os.getpid()
-        self.load_time_environ = _load_time_environ()
-        # Its own stderr goes to a file without a name, read only when it dies.
-        self.log: IO[bytes] = os.fdopen(os.memfd_create("nbaccel-zygote-log"), "rb")
+        self.load_time_environ = libraries.load_time_environ(os.environ)
+        self.log = _log_file()
         channel, theirs = Channel.pair()
         child_channel, child_theirs = Channel.pair()
         with theirs, child_theirs:
             self.process = self._start(theirs.fileno(), child_theirs.fileno())
         self.root = Zygote(channel)
-        self.candidates = [Zygote(child_channel)]
+        self.children = [Zygote(child_channel, parent=self.root)]
+        self.retired: list[Zygote] = []
         self.not_preloadable: set[str] = set()
+        """Packages whose import is left to the workers."""
 
     def _start(self, control_fd: int, child_control_fd: int) -> subprocess.Popen[bytes]:
         if not sys.executable:
@@ -148,17 +79,116 @@ class _Family:
             start_new_session=True,
         )
 
-    def newest_clean(self) -> Zygote:
-        """The one with most imports that is ready at this moment; the root is waited for."""
-        for candidate in reversed(self.candidates):
-            if candidate.is_ready_now():
-                return candidate
-        self._wait_for_root()
-        return self.root
+    # --- choosing -----------------------------------------------------------------------------
+
+    def preload(self, modules: frozenset[str]) -> Zygote:
+        """A clean zygote that has ``modules``, as far as their imports let it stay clean."""
+        self._sort_out()
+        wanted = frozenset(name for name in modules if _package(name) not in self.not_preloadable)
+        best = self._best(wanted)
+        missing = wanted - _loaded(best)
+        if not missing:
+            return best
+        try:
+            child = best.fork_zygote(missing, dict(os.environ), tuple(sys.path))
+        except ChannelClosed:
+            return best  # its end shows when it is forked from
+        if not self._await(child):
+            self._start_rest(best, missing)
+            return best
+        self.children.append(child)
+        # It may have been forked from the root, before the root's own child was ready.
+        self._start_rest(child, frozenset(DEFERRED_MODULES))
+        return child
+
+    def _best(self, wanted: Collection[str]) -> Zygote:
+        """The one that lacks least of ``wanted``, of equal ones that with most; the root is waited for."""
+        fit = [child for child in self.children if child.is_fit()]
+        if not fit:
+            self._wait_for_root()
+            return self.root
+        return min(fit, key=lambda child: (len(set(wanted) - _loaded(child)), -len(_loaded(child))))
+
+    def _start_rest(self, parent: Zygote, modules: Collection[str]) -> None:
+        """Let a later launch find ``modules`` preloaded, without waiting for them now."""
+        rest = [n for n in modules if _package(n) not in self.not_preloadable and n not in _loaded(parent)]
+        if not rest:
+            return
+        try:
+            self.children.append(parent.fork_zygote(rest, dict(os.environ), tuple(sys.path)))
+        except ChannelClosed:
+            return  # it has ended meanwhile; a later launch sees that
+
+    def _await(self, child: Zygote) -> bool:
+        """Wait for the imports of a child; when they end badly, note why and throw it away."""
+        left = PRELOAD_TIMEOUT
+        told = False
+        while True:
+            patience = min(left, _NOTICE_AFTER) if not told else left
+            try:
+                ready = child.wait_ready(patience)
+            except TimeoutError:
+                left -= patience
+                if left > 0:
+                    notices.announce(f"importing {child.importing} once for all workers")
+                    told = True
+                    continue
+                self._give_up(child, f"did not end within {PRELOAD_TIMEOUT:g} s")
+            except ChannelClosed:
+                self._give_up(child, "ended the process")
+            except BaseException:
+                # An interrupt. What the user didn't want to wait for isn't tried again.
+                self._give_up(child, "")
+                raise
+            else:
+                self.not_preloadable |= {_package(name) for name in ready.failed}
+                if not ready.unclean:
+                    return True
+                self._give_up(child, "")
+            return False
+
+    def _give_up(self, child: Zygote, reason: str) -> None:
+        child.look()
+        if child.importing:
+            self.not_preloadable.add(child.importing)
+            if reason:
+                notices.warn(f"importing {child.importing} {reason}; each worker imports it by itself")
+        child.kill()
+
+    def _sort_out(self) -> None:
+        """Drop children that have ended, are of no use, or were made under another environment."""
+        environ = libraries.import_environ(os.environ)
+        kept = []
+        for child in self.children:
+            alive = child.look()
+            if alive and child.ready is None and time.monotonic() < child.started + READY_TIMEOUT:
+                kept.append(child)  # busy with its imports; nobody waits for it
+            elif not alive or child.ready is None or child.ready.unclean:
+                self.not_preloadable |= {child.importing} - {""}
+                child.kill()
+            elif child.environ is not None and child.environ != environ:
+                self._retire(child)
+            else:
+                kept.append(child)
+        with_libraries = [child for child in kept if child.environ is not None]
+        for child in with_libraries[:-_MAX_CHILDREN]:
+            kept.remove(child)
+            self._retire(child)
+        self.children = kept
+        for child in [child for child in self.retired if not child.look()]:
+            self.retired.remove(child)
+            child.close()
+
+    def _retire(self, child: Zygote) -> None:
+        if child.ready is None:
+            child.kill()
+            return
+        child.retire()
+        self.retired.append(child)
 
     def _wait_for_root(self) -> None:
         try:
-            ready = self.root.wait_ready(_READY_TIMEOUT)
+            ready = self.root.wait_ready(READY_TIMEOUT)
         except (ChannelClosed, TimeoutError) as error:
             raise LaunchError(
                 f"the process that workers are forked from did not start: {error}\n{self.log_text()}"
@@ -167,30 +197,7 @@ class _Family:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in ready.failed.items())
             raise LaunchError(f"workers can't import what they need: {reasons}")
 
-    def preload(self, modules: frozenset[str]) -> Zygote:
-        """A clean zygote that has ``modules``, as far as their imports let it stay clean."""
-        best = self.newest_clean()
-        assert best.ready is not None
-        wanted = modules - best.ready.loaded - self.not_preloadable
-        if not wanted:
-            return best
-        child = best.fork_zygote(wanted)
-        try:
-            ready = child.wait_ready(_PRELOAD_TIMEOUT)
-        except (ChannelClosed, TimeoutError):
-            self.not_preloadable |= wanted
-            child.close()
-            return best
-        except BaseException:
-            child.close()
-            raise
-        self.not_preloadable |= set(ready.failed)
-        if ready.unclean:
-            self.not_preloadable |= wanted
-            child.close()
-            return best
-        self.candidates.append(child)
-        return child
+    # --- life ---------------------------------------------------------------------------------
 
     def log_text(self) -> str:
         """The end of what it and its imports wrote."""
@@ -198,15 +205,20 @@ class _Family:
         start = max(0, size - _LOG_TAIL)
         return os.pread(self.log.fileno(), size - start, start).decode("utf-8", "replace")
 
-    def is_usable(self) -> bool:
-        return (
-            self.process.poll() is None
-            and self.root.is_alive()
-            and self.load_time_environ == _load_time_environ()
-        )
+    def is_alive(self) -> bool:
+        return self.process.poll() is None and self.root.look()
+
+    def fits(self) -> bool:
+        """Whether torch was loaded under the environment of now."""
+        return self.load_time_environ == libraries.load_time_environ(os.environ)
+
+    def retire(self) -> None:
+        """Let it leave when the workers of sessions and of other threads' launches have ended."""
+        for member in (*self.children, self.root):
+            member.retire()
 
     def close(self) -> None:
-        for member in (*self.candidates, self.root):
+        for member in (*self.children, *self.retired, self.root):
             member.close()
         try:
             self.process.wait(_LEAVE_TIMEOUT)
@@ -215,8 +227,22 @@ class _Family:
             self.process.wait()
         self.log.close()
 
+    def forget(self) -> None:
+        """In a fork of the owner: all is the owner's, but the descriptors are ours to close."""
+        for member in (*self.children, *self.retired, self.root):
+            member.forget()
+
+
+def _loaded(zygote: Zygote) -> frozenset[str]:
+    return zygote.ready.loaded if zygote.ready is not None else frozenset()
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
 
 _family: _Family | None = None
+_retired_families: list[_Family] = []
 _family_lock = threading.RLock()
 
 
@@ -224,21 +250,28 @@ def start_zygote() -> None:
     """Bring up the root zygote if there is none; returns at once."""
     global _family
     with _family_lock:
-        if _family is not None and _family.owner != os.getpid():
-            _family = None  # we are a fork of the process that owns it
-        if _family is not None and not _family.is_usable():
+        for family in [family for family in _retired_families if not family.is_alive()]:
+            _retired_families.remove(family)
+            family.close()
+        if _family is not None and not _family.is_alive():
             _family.close()
+            _family = None
+        if _family is not None and not _family.fits():
+            _family.retire()
+            _retired_families.append(_family)
             _family = None
         if _family is None:
             _family = _Family()
 
 
 def stop_zygote() -> None:
-    """End the zygote and whatever it forked; a later launch starts another one."""
+    """End the zygotes and whatever they forked; a later launch starts another one."""
     global _family
     with _family_lock:
-        if _family is not None and _family.owner == os.getpid():
-            _family.close()
+        for family in (*_retired_families, *([_family] if _family is not None else [])):
+            if family.owner == os.getpid():
+                family.close()
+        _retired_families.clear()
         _family = None
 
 
@@ -251,53 +284,23 @@ def current_zygote(modules: frozenset[str]) -> Zygote:
     with _family_lock:
         start_zygote()
         assert _family is not None
-        return _family.preload(frozenset(name for name in modules if _is_library(name)))
+        return _family.preload(libraries.preloadable(modules))
 
 
-@cache
-def _library_roots() -> tuple[Path, ...]:
-    return tuple(Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib"))
-
-
-def _is_library(name: str) -> bool:
-    """Whether a module is installed, so that it stays as it is while the kernel lives.
-
-    Local modules are imported afresh by each worker: an edit between two launches counts. The
-    standard library is cheap enough to be left out.
-    """
-    top = name.partition(".")[0]
-    if top in sys.stdlib_module_names or top in ("nbaccel", "torch", "__main__"):
-        return False
-    module = sys.modules.get(name)
-    origin = getattr(module, "__file__", None)
-    if origin is None:
-        try:
-            spec = importlib.util.find_spec(top)
-        except (ImportError, ValueError):
-            return False
-        origin = spec.origin if spec is not None else None
-    if origin is None:
-        return False
-    path = Path(origin).resolve()
-    return any(path.is_relative_to(root) for root in _library_roots())
-
-
-def _load_time_environ() -> dict[str, str]:
-    """Environment names that libraries read when they are loaded, which for workers is long past."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name not in _NOT_LOAD_TIME and (name in _LOAD_TIME_NAMES or name.startswith(_LOAD_TIME_PREFIXES))
-    }
+def _log_file() -> IO[bytes]:
+    if not hasattr(os, "memfd_create"):
+        return tempfile.TemporaryFile(prefix="nbaccel-zygote-log-", buffering=0)
+    return os.fdopen(os.memfd_create("nbaccel-zygote-log", os.MFD_CLOEXEC), "w+b", buffering=0)
 
 
 def _forget_in_child() -> None:
-    """In a fork of this process: the zygote is our parent's, and must not wait for our end."""
-    global _family
-    if _family is not None:
-        for member in (*_family.candidates, _family.root):
-            member.close()
-        _family = None
+    """In a fork of this process: the zygotes are our parent's, and must not wait for our end."""
+    global _family, _family_lock
+    _family_lock = threading.RLock()  # another thread may have held it when we were forked
+    for family in (*_retired_families, *([_family] if _family is not None else [])):
+        family.forget()
+    _retired_families.clear()
+    _family = None
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

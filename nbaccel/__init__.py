@@ -18,6 +18,24 @@ _EXPORTS: dict[str, str] = {
     "debug_launcher": "nbaccel.launch.launcher",
     "last_failure": "nbaccel.launch.postmortem",
     "LaunchSpec": "nbaccel.config",
+    "AutocastKwargs": "nbaccel.runtime.plugins",
+    "DDPCommunicationHookType": "nbaccel.runtime.choices",
+    "DataLoaderConfiguration": "nbaccel.runtime.plugins",
+    "DistributedDataParallelKwargs": "nbaccel.runtime.plugins",
+    "DistributedType": "nbaccel.runtime.choices",
+    "GradScalerKwargs": "nbaccel.runtime.plugins",
+    "GradientAccumulationPlugin": "nbaccel.runtime.plugins",
+    "InitProcessGroupKwargs": "nbaccel.runtime.plugins",
+    "LocalSGD": "nbaccel.runtime.local_sgd",
+    "PartialState": "nbaccel.state",
+    "ProfileKwargs": "nbaccel.runtime.plugins",
+    "ProjectConfiguration": "nbaccel.runtime.plugins",
+    "find_executable_batch_size": "nbaccel.runtime.memory",
+    "get_logger": "nbaccel.runtime.log",
+    "reset": "nbaccel.state",
+    "set_seed": "nbaccel.runtime.free_collectives",
+    "skip_first_batches": "nbaccel.runtime.data.prepare",
+    "synchronize_rng_states": "nbaccel.runtime.free_collectives",
     "WorkerError": "nbaccel.errors",
     "WorkerDied": "nbaccel.errors",
     "LaunchTimeout": "nbaccel.errors",
@@ -32,6 +50,24 @@ if TYPE_CHECKING:
     from nbaccel.launch.launcher import debug_launcher as debug_launcher
     from nbaccel.launch.launcher import notebook_launcher as notebook_launcher
     from nbaccel.launch.postmortem import last_failure as last_failure
+    from nbaccel.runtime.choices import DDPCommunicationHookType as DDPCommunicationHookType
+    from nbaccel.runtime.choices import DistributedType as DistributedType
+    from nbaccel.runtime.data.prepare import skip_first_batches as skip_first_batches
+    from nbaccel.runtime.free_collectives import set_seed as set_seed
+    from nbaccel.runtime.free_collectives import synchronize_rng_states as synchronize_rng_states
+    from nbaccel.runtime.local_sgd import LocalSGD as LocalSGD
+    from nbaccel.runtime.log import get_logger as get_logger
+    from nbaccel.runtime.memory import find_executable_batch_size as find_executable_batch_size
+    from nbaccel.runtime.plugins import AutocastKwargs as AutocastKwargs
+    from nbaccel.runtime.plugins import DataLoaderConfiguration as DataLoaderConfiguration
+    from nbaccel.runtime.plugins import DistributedDataParallelKwargs as DistributedDataParallelKwargs
+    from nbaccel.runtime.plugins import GradientAccumulationPlugin as GradientAccumulationPlugin
+    from nbaccel.runtime.plugins import GradScalerKwargs as GradScalerKwargs
+    from nbaccel.runtime.plugins import InitProcessGroupKwargs as InitProcessGroupKwargs
+    from nbaccel.runtime.plugins import ProfileKwargs as ProfileKwargs
+    from nbaccel.runtime.plugins import ProjectConfiguration as ProjectConfiguration
+    from nbaccel.state import PartialState as PartialState
+    from nbaccel.state import reset as reset
 
 __all__ = ["__version__", *_EXPORTS]
 

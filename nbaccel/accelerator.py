@@ -17,6 +17,7 @@ from nbaccel.runtime.checkpoints.hooks import Hooks
 from nbaccel.runtime.facets.checkpoints import CheckpointFacet
 from nbaccel.runtime.facets.communication import CommunicationFacet
 from nbaccel.runtime.facets.preparation import PreparationFacet
+from nbaccel.runtime.facets.settings import SettingsFacet
 from nbaccel.runtime.facets.tracking import TrackingFacet
 from nbaccel.runtime.facets.training import TrainingFacet
 from nbaccel.runtime.loss_scaler import LossScaler
@@ -29,16 +30,19 @@ from nbaccel.runtime.plugins import (
     InitProcessGroupKwargs,
     KwargsHandler,
     ProjectConfiguration,
+    TorchDynamoPlugin,
 )
 from nbaccel.runtime.precision import Precision, choose_precision
-from nbaccel.runtime.runtime import bring_up
+from nbaccel.runtime.runtime import bring_up, note_precision
 from nbaccel.runtime.strategies import DdpStrategy, SingleStrategy, Strategy
 from nbaccel.runtime.tracking.choice import choose_trackers
 
 SCHEDULER_RULES = ("optimizer", "processes")
 
 
-class Accelerator(CommunicationFacet, PreparationFacet, TrainingFacet, CheckpointFacet, TrackingFacet):
+class Accelerator(
+    CommunicationFacet, PreparationFacet, TrainingFacet, CheckpointFacet, TrackingFacet, SettingsFacet
+):
     """Runs a plain PyTorch training loop on whatever it was launched on.
 
     Args:
@@ -50,12 +54,19 @@ class Accelerator(CommunicationFacet, PreparationFacet, TrainingFacet, Checkpoin
             of the launch, else of the environment (``NBACCEL_GRADIENT_ACCUMULATION_STEPS``), else 1.
         cpu: compute on the CPU even where there is an accelerator.
         dataloader_config: how loaders share the data.
+        deepspeed_plugin, fsdp_plugin, torch_tp_plugin, megatron_lm_plugin: refused unless None; models are
+            replicated on each rank.
+        rng_types: accepted for compatibility; ranks agree on the order of each pass over the data in any
+            case. Other generators: ``synchronize_rng_states``.
         log_with: trackers: names, objects, a list of such, or ``"all"``; see ``init_trackers``.
         project_dir: where the run keeps its files.
         project_config: more about that.
         gradient_accumulation_plugin: more about accumulation.
         step_scheduler_with_optimizer: step prepared schedulers only when their optimizer has stepped.
         kwargs_handlers: option objects, at most one of each class.
+        dynamo_backend: compile prepared models with this backend of torch.compile.
+        dynamo_plugin: more about compiling.
+        deepspeed_plugins, parallelism_config: refused unless None.
         fp16: short for ``mixed_precision="fp16"``.
         bf16: short for ``mixed_precision="bf16"``.
         scheduler_steps_per: ``optimizer`` moves a schedule on by one for each optimizer step;
@@ -77,19 +88,39 @@ class Accelerator(CommunicationFacet, PreparationFacet, TrainingFacet, Checkpoin
         gradient_accumulation_steps: int = UnsaidInt(1),  # as immutable as 1
         cpu: bool = False,
         dataloader_config: DataLoaderConfiguration | None = None,
+        deepspeed_plugin: Any = None,
+        fsdp_plugin: Any = None,
+        torch_tp_plugin: Any = None,
+        megatron_lm_plugin: Any = None,
+        rng_types: list[Any] | None = None,
         log_with: Any = None,
         project_dir: str | os.PathLike[str] | None = None,
         project_config: ProjectConfiguration | None = None,
         gradient_accumulation_plugin: GradientAccumulationPlugin | None = None,
         step_scheduler_with_optimizer: bool = True,
         kwargs_handlers: list[KwargsHandler] | None = None,
+        dynamo_backend: Any = None,
+        dynamo_plugin: TorchDynamoPlugin | None = None,
+        deepspeed_plugins: Any = None,
+        parallelism_config: Any = None,
         *,
         fp16: bool = False,
         bf16: bool = False,
         scheduler_steps_per: str = "optimizer",
         float32_outputs: bool = True,
     ) -> None:
-        handlers = _by_class(kwargs_handlers or [])
+        _refuse_unsupported(
+            deepspeed_plugin=deepspeed_plugin,
+            fsdp_plugin=fsdp_plugin,
+            torch_tp_plugin=torch_tp_plugin,
+            megatron_lm_plugin=megatron_lm_plugin,
+            deepspeed_plugins=deepspeed_plugins,
+            parallelism_config=parallelism_config,
+        )
+        self.rng_types = rng_types
+        self._handlers = handlers = _by_class(kwargs_handlers or [])
+        self._dynamo = _compiler(dynamo_backend, dynamo_plugin)
+        self._trigger = False
         self.device_placement = device_placement
         self.step_scheduler_with_optimizer = step_scheduler_with_optimizer
         self.dataloader_config = dataloader_config or DataLoaderConfiguration()
@@ -108,6 +139,7 @@ class Accelerator(CommunicationFacet, PreparationFacet, TrainingFacet, Checkpoin
             cache_enabled=autocast.cache_enabled,
             float32_outputs=float32_outputs,
         )
+        note_precision(self._precision.name)
         self._loss_scaler = _loss_scaler(self._precision, handlers.get(GradScalerKwargs))
         self._strategy = self._choose_strategy(handlers.get(DistributedDataParallelKwargs))
         self.gradient_state = GradientState(
@@ -139,6 +171,21 @@ class Accelerator(CommunicationFacet, PreparationFacet, TrainingFacet, Checkpoin
             f"Accelerator(rank {self.process_index} of {self.num_processes}, device {self.device}, "
             f"mixed_precision={self.mixed_precision!r})"
         )
+
+
+def _refuse_unsupported(**arguments: Any) -> None:
+    given = [name for name, value in arguments.items() if value is not None]
+    if given:
+        raise ValueError(
+            f"{' and '.join(given)}: nbaccel replicates models with DistributedDataParallel and has no other "
+            "way yet; leave it out"
+        )
+
+
+def _compiler(backend: Any, plugin: TorchDynamoPlugin | None) -> TorchDynamoPlugin:
+    if backend is not None and plugin is not None:
+        raise ValueError("pass dynamo_backend or dynamo_plugin, not both")
+    return plugin or TorchDynamoPlugin(backend="NO" if backend is None else backend)
 
 
 def _by_class(handlers: list[KwargsHandler]) -> dict[type, Any]:

@@ -95,6 +95,12 @@ class GradientState:
         loop = loops.current()
         return -1 if loop is None or loop.counts is None else sum(loop.counts)
 
+    def reset_window(self) -> None:
+        """Forget a window that was broken off."""
+        self.sync_gradients = True
+        self.micro_steps = 0
+        self.divisor = self.num_steps
+
     def begin_micro_step(self) -> int | None:
         """Move on to the next micro-batch.
 
@@ -198,9 +204,10 @@ class GradientWatch:
 
     def before_backward(self) -> None:
         """A backward is about to add to the gradients."""
-        if self._gradient is None or self._warned_clear or self._parameter is None:
+        expected, self._gradient = self._gradient, None
+        if expected is None or self._warned_clear or self._parameter is None:
             return
-        if _fingerprint(self._parameter) != self._gradient:
+        if _fingerprint(self._parameter) != expected:
             self._warned_clear = True
             warnings.warn(
                 "gradients were cleared or changed inside a window of gradient accumulation, so what the "

@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from nbaccel.runtime import recovery
 from nbaccel.runtime.accumulation import GradientState
 from nbaccel.runtime.loss_scaler import LossScaler
+from nbaccel.runtime.steps import clock
 
 
 class AcceleratedOptimizer(Optimizer):
@@ -41,6 +43,7 @@ class AcceleratedOptimizer(Optimizer):
         self._skipped = False
         self.steps_taken = 0
         """Real steps so far."""
+        recovery.track(self)
         if device_placement and optimizer.state:
             # Loading moves the state to where the parameters are now.
             optimizer.load_state_dict(optimizer.state_dict())
@@ -114,9 +117,17 @@ class AcceleratedOptimizer(Optimizer):
         if self.scaler is not None:
             self._skipped = not self.scaler.step(self.optimizer, closure)
             self.steps_taken += not self._skipped
+            clock.advance()
             return None
         self.steps_taken += 1
-        return self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        value = self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        clock.advance()
+        return value
+
+    def forget_window(self) -> None:
+        """Drop gradients, and the place in a window of accumulation that was broken off."""
+        self.optimizer.zero_grad()
+        self.gradient_state.reset_window()
 
     @property
     def step_was_skipped(self) -> bool:

@@ -176,3 +176,78 @@ class DistributedDataParallelKwargs(KwargsHandler):
 def _value(choice: Any) -> str:
     """A choice given as text or as a member of an enum."""
     return str(getattr(choice, "value", choice)).lower()
+
+
+@dataclass
+class ProfileKwargs(KwargsHandler):
+    """What the profiler records; see :class:`torch.profiler.profile`."""
+
+    activities: list[str] | None = None
+    """``cpu``, ``cuda``, ``xpu``, ``mtia``; all that are there by default."""
+
+    schedule_option: dict[str, int] | None = None
+    """Arguments of :func:`torch.profiler.schedule`, in steps."""
+
+    on_trace_ready: Callable[[Any], Any] | None = None
+    record_shapes: bool = False
+    profile_memory: bool = False
+    with_stack: bool = False
+    with_flops: bool = False
+    with_modules: bool = False
+    output_trace_dir: str | None = None
+    """Each rank writes a Chrome trace ``profile_<rank>.json`` there."""
+
+    def build(self) -> Any:
+        """The profiler.
+
+        Raises:
+            ValueError: an unknown activity.
+        """
+        from torch.profiler import ProfilerActivity, profile, schedule
+
+        known = {name.lower(): getattr(ProfilerActivity, name) for name in ("CPU", "CUDA", "XPU", "MTIA")}
+        wrong = [name for name in self.activities or [] if name not in known]
+        if wrong:
+            raise ValueError(f"activity {wrong[0]!r} is not known; choose among {', '.join(known)}")
+        return profile(
+            activities=None if self.activities is None else [known[name] for name in self.activities],
+            schedule=None if self.schedule_option is None else schedule(**self.schedule_option),
+            on_trace_ready=self.on_trace_ready,
+            record_shapes=self.record_shapes,
+            profile_memory=self.profile_memory,
+            with_stack=self.with_stack,
+            with_flops=self.with_flops,
+            with_modules=self.with_modules,
+        )
+
+
+@dataclass
+class TorchDynamoPlugin(KwargsHandler):
+    """How prepared models are compiled; see :func:`torch.compile`."""
+
+    backend: Any = "NO"
+    """A name that torch knows, any case; ``NO`` compiles nothing."""
+
+    mode: str | None = None
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    options: Any = None
+    disable: bool = False
+
+    def compiles(self) -> bool:
+        """Whether there is anything to do."""
+        return _value(self.backend) != "no"
+
+    def compile(self, model: Any) -> Any:
+        """The compiled model."""
+        import torch
+
+        return torch.compile(
+            model,
+            backend=_value(self.backend),
+            mode=self.mode,
+            fullgraph=self.fullgraph,
+            dynamic=self.dynamic,
+            options=self.options,
+            disable=self.disable,
+        )

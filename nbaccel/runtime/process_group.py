@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from nbaccel.runtime.recovery import common_prefix
 from nbaccel.runtime.environment import MASTER_ADDR, MASTER_PORT, ProcessEnvironment
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
@@ -33,6 +34,7 @@ DEFAULT_TIMEOUT = timedelta(minutes=30)
 
 _stores: dict[tuple[str, int], TCPStore] = {}
 _generation = 0
+_round: int | None = None
 _made_here = False
 _timeout = DEFAULT_TIMEOUT
 _exit_hook = False
@@ -44,6 +46,9 @@ class GroupUser(Protocol):
 
     def release_group(self) -> None:
         """Drop every reference to the group. The object can't communicate until it is bound again."""
+
+    def group_key(self) -> str:
+        """A text that is the same for the same object on all ranks."""
 
     def rebind_group(self) -> None:
         """Take up the new default group. Collective: called on all ranks in the same order."""
@@ -61,6 +66,16 @@ def _live_users() -> list[GroupUser]:
     alive = [(ref, user) for ref in _users if (user := ref()) is not None]
     _users[:] = [ref for ref, _ in alive]
     return [user for _, user in alive]
+
+
+def begin_round(number: int) -> None:
+    """From now on groups meet under ``number``, which whoever supervises the ranks gives to all of them.
+
+    Needed where ranks have failed at different places: they may have made different numbers of groups.
+    """
+    global _generation, _round
+    _round = number
+    _generation = 0
 
 
 def is_initialized() -> bool:
@@ -110,14 +125,18 @@ def ensure_process_group(
         dist.init_process_group(init_method=init_method, device_id=bound, **common)  # type: ignore[arg-type]
     else:
         base = _rendezvous_store(env, wait)
-        prefix = f"nbaccel/{os.environ.get(RESTART_COUNT, '0')}/{_generation}"
+        attempt = os.environ.get(RESTART_COUNT, "0") if _round is None else f"round {_round}"
+        prefix = f"nbaccel/{attempt}/{_generation}"
         store = PrefixStore(prefix, base)
         dist.init_process_group(store=store, device_id=bound, **common)  # type: ignore[arg-type]
     _generation += 1
     _made_here = True
     _end_at_exit()
-    for user in _live_users():
-        user.rebind_group()
+    users = _live_users()
+    if users or _round is not None:
+        # In a round every rank takes part, whatever a failed cell left of users on it.
+        for user in common_prefix(users, [user.group_key() for user in users]):
+            user.rebind_group()
 
 
 def shutdown_process_group() -> None:

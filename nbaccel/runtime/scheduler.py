@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from nbaccel.runtime import recovery
 from nbaccel.runtime.accumulation import GradientState
 from nbaccel.runtime.optimizer import AcceleratedOptimizer
 
@@ -44,6 +45,7 @@ class AcceleratedScheduler:
         self.split_batches = split_batches
         self.steps_per_update = steps_per_update
         self.gradient_state = gradient_state or GradientState()
+        recovery.track(self)
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Move on, unless the optimizer didn't: inside a window of accumulation, or after an overflow."""
@@ -87,6 +89,9 @@ class AcceleratedScheduler:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load into the wrapped scheduler."""
         self.scheduler.load_state_dict(state_dict)
+
+    def forget_window(self) -> None:
+        """Nothing: the optimizer's window is the schedule's."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "scheduler":

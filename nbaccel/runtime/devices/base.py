@@ -14,6 +14,9 @@ class Device(ABC):
     type: ClassVar[str]
     """torch's name of the device type."""
 
+    multi_name: ClassVar[str] = "NO"
+    """What ``distributed_type`` says of several processes on this hardware."""
+
     backend: ClassVar[str | None] = None
     """torch.distributed backend of this hardware; None when its processes can't form a group."""
 

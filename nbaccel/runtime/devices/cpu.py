@@ -13,6 +13,7 @@ class CpuDevice(Device):
     """Ranks on the CPU talk over gloo. Autocast lowers to bf16 and fp16 in torch's own CPU kernels."""
 
     type: ClassVar[str] = "cpu"
+    multi_name: ClassVar[str] = "MULTI_CPU"
     backend: ClassVar[str | None] = "gloo"
     amp_dtypes: ClassVar[frozenset[torch.dtype]] = frozenset({torch.bfloat16, torch.float16})
 

@@ -13,6 +13,7 @@ class CudaDevice(ModuleDevice):
     """Ranks on GPUs talk over NCCL."""
 
     type: ClassVar[str] = "cuda"
+    multi_name: ClassVar[str] = "MULTI_GPU"
     backend: ClassVar[str | None] = "nccl"
     amp_dtypes: ClassVar[frozenset[torch.dtype]] = frozenset({torch.bfloat16, torch.float16})
 

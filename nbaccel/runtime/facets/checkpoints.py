@@ -17,6 +17,7 @@ from nbaccel.runtime.checkpoints.weights import save_sharded, save_weights
 from nbaccel.runtime.collectives.rollcall import roll_call
 from nbaccel.runtime.facets.core import AcceleratorParts
 from nbaccel.runtime.facets.processes import ProcessFacet
+from nbaccel.runtime.modules import extract_model_from_parallel
 
 CHECKPOINTS = "checkpoints"
 """Folder in the project's, for checkpoints that are named automatically."""
@@ -186,7 +187,7 @@ class CheckpointFacet(ProcessFacet, AcceleratorParts):
 
     def _pieces(self) -> state.Pieces:
         return state.Pieces(
-            [self._strategy.unwrap(model) for model in self._models],
+            [extract_model_from_parallel(model, keep_torch_compile=False) for model in self._models],
             self._optimizers,
             self._schedulers,
             self._dataloaders,
@@ -201,7 +202,9 @@ class CheckpointFacet(ProcessFacet, AcceleratorParts):
             model: the model.
             unwrap: names as in the module that was prepared.
         """
-        state_dict: dict[str, Any] = (self._strategy.unwrap(model) if unwrap else model).state_dict()
+        state_dict: dict[str, Any] = (
+            extract_model_from_parallel(model, keep_torch_compile=False) if unwrap else model
+        ).state_dict()
         return state_dict
 
     def save(self, obj: Any, f: str, safe_serialization: bool = False) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from nbaccel.runtime.accumulation import GradientState, GradientWatch
 from nbaccel.runtime.loss_scaler import LossScaler
 from nbaccel.runtime.optimizer import AcceleratedOptimizer
-from nbaccel.runtime.plugins import DataLoaderConfiguration, ProjectConfiguration
+from nbaccel.runtime.plugins import DataLoaderConfiguration, ProjectConfiguration, TorchDynamoPlugin
 from nbaccel.runtime.precision import Precision
 from nbaccel.runtime.runtime import Runtime
 from nbaccel.runtime.scheduler import AcceleratedScheduler
@@ -28,6 +28,9 @@ class AcceleratorParts:
     _scheduler_steps: int
     _ended: bool
     gradient_state: GradientState
+    _handlers: dict[type, Any]
+    _dynamo: TorchDynamoPlugin
+    _trigger: bool
     device_placement: bool
     step_scheduler_with_optimizer: bool
     dataloader_config: DataLoaderConfiguration

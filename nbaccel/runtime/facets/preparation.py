@@ -11,9 +11,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from nbaccel.runtime import precision as precisions
 from nbaccel.runtime.data.prepare import prepare_data_loader, skip_first_batches
 from nbaccel.runtime.facets.core import AcceleratorParts
+from nbaccel.runtime.modules import extract_model_from_parallel, is_compiled_module
 from nbaccel.runtime.optimizer import AcceleratedOptimizer, inner_optimizer
 from nbaccel.runtime.scheduler import AcceleratedScheduler
 
@@ -80,8 +80,14 @@ class PreparationFacet(AcceleratorParts):
             prepared = model
         else:
             prepared = self._strategy.wrap(inner, self._runtime.device)
+        if self._dynamo.compiles() and not is_compiled_module(prepared):
+            prepared = self._dynamo.compile(prepared)
         self._models.append(prepared)
         return prepared
+
+    def verify_device_map(self, model: nn.Module) -> bool:
+        """Whether a device map has spread ``model`` over several devices, so that it can't be replicated."""
+        return len(set(getattr(model, "hf_device_map", {}).values())) > 1
 
     def prepare_optimizer(
         self, optimizer: Optimizer, device_placement: bool | None = None
@@ -163,15 +169,7 @@ class PreparationFacet(AcceleratorParts):
                 again, for good.
             keep_torch_compile: leave it compiled.
         """
-        compiled = isinstance(model, torch._dynamo.OptimizedModule) if _dynamo_is_loaded() else False
-        outer: Any = model._orig_mod if compiled else model
-        inner = self._strategy.unwrap(outer)
-        if not keep_fp32_wrapper:
-            precisions.remove_from(inner)
-        if compiled and keep_torch_compile:
-            model._orig_mod = inner
-            return model
-        return inner
+        return extract_model_from_parallel(model, keep_fp32_wrapper, keep_torch_compile)
 
     def free_memory(self, *objects: Any) -> Any:
         """Let go of everything prepared, and give cached memory back.
@@ -199,10 +197,3 @@ class PreparationFacet(AcceleratorParts):
 
 def _is_scheduler(obj: Any) -> bool:
     return isinstance(obj, (torch.optim.lr_scheduler.LRScheduler, AcceleratedScheduler))
-
-
-def _dynamo_is_loaded() -> bool:
-    # Importing it takes a second; a compiled model can't exist before that.
-    import sys
-
-    return "torch._dynamo" in sys.modules

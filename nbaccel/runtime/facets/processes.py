@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from nbaccel.runtime.choices import DistributedType
 from nbaccel.runtime.collectives.agreement import agree_on_call
 from nbaccel.runtime.data.split import split_evenly
 from nbaccel.runtime.runtime import Runtime
@@ -62,6 +63,11 @@ class ProcessFacet:
     def use_distributed(self) -> bool:
         """Whether there is more than one process."""
         return self.num_processes > 1
+
+    @property
+    def distributed_type(self) -> DistributedType:
+        """What kind of processes train together; ``NO`` for a single one."""
+        return self._runtime.distributed_type
 
     def wait_for_everyone(self) -> None:
         """Return when every process has called it.

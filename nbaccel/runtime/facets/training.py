@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,9 +14,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from nbaccel.runtime.accumulation import MicroStep
+from nbaccel.runtime.collectives import operations
 from nbaccel.runtime.facets.core import AcceleratorParts
 from nbaccel.runtime.optimizer import inner_optimizer, parameters_of
-from nbaccel.runtime.plugins import AutocastKwargs
+from nbaccel.runtime.plugins import AutocastKwargs, ProfileKwargs
+from nbaccel.runtime.strategies import DdpStrategy
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -150,6 +154,72 @@ class TrainingFacet(AcceleratorParts):
     def scaler(self) -> Any:
         """The GradScaler in use; None without fp16."""
         return None if self._loss_scaler is None else self._loss_scaler.scaler
+
+    @staticmethod
+    @contextmanager
+    def trigger_sync_in_backward(model: nn.Module) -> Iterator[None]:
+        """Have the backward in the block average gradients, though the forward ran under :meth:`no_sync`.
+
+        For several forward passes followed by their backward passes: only the last is put into the block.
+        """
+        strategy = DdpStrategy()
+        strategy.sync_next_backward(model)
+        yield
+
+    @contextmanager
+    def join_uneven_inputs(self, joinables: list[Any], even_batches: bool | None = None) -> Iterator[None]:
+        """Train on loaders of different lengths: ranks that are done first answer for the others' averages.
+
+        Args:
+            joinables: prepared models (and other objects that torch's Join takes).
+            even_batches: overrides that option of the prepared loaders within the block.
+        """
+        shards = [
+            loader.shard
+            for loader in self._dataloaders
+            if even_batches is not None and hasattr(loader.shard, "even_batches")
+        ]
+        before = [shard.even_batches for shard in shards]
+        if (
+            even_batches is not None
+            and len(shards) < len(self._dataloaders)
+            and self._runtime.environment.world_size > 1
+        ):
+            warnings.warn("even_batches has no effect on loaders of iterable data sets", stacklevel=3)
+        for shard in shards:
+            shard.even_batches = even_batches
+        try:
+            with self._strategy.join(joinables):
+                yield
+        finally:
+            for shard, even in zip(shards, before, strict=True):
+                shard.even_batches = even
+
+    @contextmanager
+    def profile(self, profile_handler: ProfileKwargs | None = None) -> Iterator[Any]:
+        """Profile a block.
+
+        Args:
+            profile_handler: what to record; the one of ``kwargs_handlers`` by default.
+        """
+        handler = profile_handler or self._handlers.get(ProfileKwargs) or ProfileKwargs()
+        with handler.build() as profiler:
+            yield profiler
+        if handler.output_trace_dir is not None:
+            folder = Path(handler.output_trace_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            profiler.export_chrome_trace(str(folder / f"profile_{self._runtime.environment.rank}.json"))
+
+    def set_trigger(self) -> None:
+        """Raise a flag that :meth:`check_trigger` sees on all ranks."""
+        self._trigger = True
+
+    def check_trigger(self) -> bool:
+        """Whether any rank has raised its flag since the last time; all flags are lowered. Collective."""
+        raised = torch.tensor([int(self._trigger)])
+        total = operations.reduce(self._runtime.communicator, raised, "sum")
+        self._trigger = self._trigger and not bool(total.item())
+        return bool(total.item())
 
     @contextmanager
     def autocast(self, autocast_handler: AutocastKwargs | None = None) -> Iterator[None]:

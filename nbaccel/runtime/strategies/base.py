@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -30,6 +30,10 @@ class Strategy(ABC):
     @abstractmethod
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """Within it, backward leaves the gradients of ``model`` local to the rank."""
+
+    @abstractmethod
+    def join(self, models: list[Any]) -> AbstractContextManager[Any]:
+        """Within it, ranks may take different numbers of steps."""
 
     @abstractmethod
     def sync_next_backward(self, model: nn.Module) -> None:

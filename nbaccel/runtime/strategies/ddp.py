@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from nbaccel.runtime.process_group import add_group_user
@@ -34,6 +35,10 @@ class ReplicatedModel(DistributedDataParallel):
         # Untyped on purpose: DDP declares them as always there.
         for name in ("reducer", "logger", "process_group"):
             setattr(self, name, None)
+
+    def group_key(self) -> str:
+        """Shapes of the parameters: ranks that have the same model have the same shapes."""
+        return f"model {[tuple(parameter.shape) for parameter in self.module.parameters()]}"
 
     def rebind_group(self) -> None:
         """Build the reducer anew over the group that is up now. Rank 0's parameters go to all ranks."""
@@ -77,6 +82,9 @@ class DdpStrategy(Strategy):
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+
+    def join(self, models: list[Any]) -> AbstractContextManager[Any]:
+        return Join(models)
 
     def sync_next_backward(self, model: nn.Module) -> None:
         if isinstance(model, DistributedDataParallel):

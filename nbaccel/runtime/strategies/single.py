@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -26,6 +26,9 @@ class SingleStrategy(Strategy):
         return False
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def join(self, models: list[Any]) -> AbstractContextManager[Any]:
         return nullcontext()
 
     def sync_next_backward(self, model: nn.Module) -> None:

@@ -1,0 +1,35 @@
+"""Sharing data among the ranks, under the name that scripts import."""
+
+from __future__ import annotations
+
+from nbaccel.runtime.data.batch_shard import (
+    BatchSamplerShard,
+)
+from nbaccel.runtime.data.dispatcher import (
+    DataLoaderDispatcher,
+)
+from nbaccel.runtime.data.iterable_shard import (
+    IterableDatasetShard,
+)
+from nbaccel.runtime.data.loader import (
+    DataLoaderShard,
+)
+from nbaccel.runtime.data.prepare import (
+    prepare_data_loader,
+    skip_first_batches,
+)
+from nbaccel.runtime.data.samplers import (
+    SeedableRandomSampler,
+    SkipBatchSampler,
+)
+
+__all__ = [
+    "BatchSamplerShard",
+    "DataLoaderDispatcher",
+    "DataLoaderShard",
+    "IterableDatasetShard",
+    "SeedableRandomSampler",
+    "SkipBatchSampler",
+    "prepare_data_loader",
+    "skip_first_batches",
+]

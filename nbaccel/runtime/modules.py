@@ -1,0 +1,69 @@
+"""Looking behind the wrappers of a module."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from nbaccel.runtime import precision
+
+
+def is_compiled_module(module: nn.Module) -> bool:
+    """Whether ``module`` is what torch.compile returned."""
+    # Importing dynamo takes a second; a compiled module can't exist before that.
+    if "torch._dynamo" not in sys.modules:
+        return False
+    return isinstance(module, torch._dynamo.eval_frame.OptimizedModule)
+
+
+def extract_model_from_parallel(
+    model: nn.Module,
+    keep_fp32_wrapper: bool = True,
+    keep_torch_compile: bool = True,
+    recursive: bool = False,
+) -> nn.Module:
+    """The module inside DDP, DataParallel and torch.compile.
+
+    Args:
+        model: any module.
+        keep_fp32_wrapper: leave its forward under mixed precision.
+        keep_torch_compile: leave it compiled.
+        recursive: look inside its submodules too.
+    """
+    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+    compiled = model if is_compiled_module(model) else None
+    inner: Any = model if compiled is None else model._orig_mod
+    while isinstance(inner, wrappers):
+        inner = inner.module
+    if recursive:
+        for name, child in inner.named_children():
+            setattr(
+                inner, name, extract_model_from_parallel(child, keep_fp32_wrapper, keep_torch_compile, True)
+            )
+    if not keep_fp32_wrapper:
+        precision.remove_from(inner)
+    if compiled is not None and keep_torch_compile:
+        compiled._orig_mod = inner
+        return compiled
+    assert isinstance(inner, nn.Module)
+    return inner
+
+
+def find_tied_parameters(model: nn.Module) -> list[list[str]]:
+    """Groups of names that stand for one parameter."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return [sorted(group) for group in names.values() if len(group) > 1]
+
+
+def retie_parameters(model: nn.Module, tied_params: list[list[str]]) -> None:
+    """Make the names of each group stand for the parameter of the first one again."""
+    for first, *others in tied_params:
+        owner = model.get_parameter(first)
+        for name in others:
+            parent, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(parent), leaf, owner)

@@ -17,12 +17,13 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
 from nbaccel.launch import messages
 from nbaccel.launch.channel import Channel, ChannelClosed
+from nbaccel.launch.connections import between_workers
 from nbaccel.launch.output import Router
 from nbaccel.launch.payload import Payload
 from nbaccel.launch.postmortem import FrameReport
@@ -31,6 +32,7 @@ from nbaccel.launch.whereabouts import Whereabouts
 
 _READ_SIZE = 1 << 16
 _READS_A_TURN = 16
+"""More than a pipe holds, and no more: a process that escaped must not keep us reading for ever."""
 _KILL_WAIT = 5.0
 
 
@@ -43,8 +45,12 @@ class Member:
     channel: Channel
     out_fd: int
     err_fd: int
+    idles: bool = False
+    """The task at hand isn't for this rank."""
     returned: bool = False
     """The call is over and went well."""
+    has_group: bool = True
+    """Whether it had a process group after its last task (told in sessions only)."""
     value: Payload | None = None
     """What it returned, when that was asked for."""
     failure: messages.Failed | None = None
@@ -57,6 +63,10 @@ class Member:
     """Last answer to :class:`~nbaccel.launch.messages.AskStacks`."""
     whereabouts: Whereabouts | None = None
     """Last answer to :class:`~nbaccel.launch.messages.AskWhereabouts`."""
+    steps: int | None = None
+    """Last answer to :class:`~nbaccel.launch.messages.AskSteps`."""
+    regrouped: messages.Regrouped | None = None
+    """Last answer to :class:`~nbaccel.launch.messages.Regroup`."""
     has_exited: bool = False
     exited_at: float = 0.0
     exitcode: int | None = None
@@ -65,17 +75,33 @@ class Member:
     @property
     def is_settled(self) -> bool:
         """Nothing more is to be expected of its task."""
-        return self.returned or self.failure is not None or self.asked_exit is not None or self.has_exited
+        return (
+            self.idles
+            or self.returned
+            or self.failure is not None
+            or self.asked_exit is not None
+            or self.has_exited
+        )
 
     @property
     def is_in_trouble(self) -> bool:
         """It failed, or ended before its task was over."""
-        return self.is_settled and not self.returned
+        return self.is_settled and not self.returned and not (self.idles and not self.has_exited)
 
     @property
     def trouble_at(self) -> float:
         """``time.monotonic()`` of its failure or end."""
         return self.failure.when if self.failure is not None else self.exited_at
+
+    def begin_task(self, *, idles: bool) -> None:
+        """Forget the last task."""
+        for payload in (self.value, self.failure_payload):
+            if payload is not None:
+                payload.close()
+        self.idles = idles
+        self.returned = False
+        self.value = self.failure = self.failure_payload = self.frames = self.asked_exit = None
+        self.stacks = self.whereabouts = None
 
 
 class WorkerGroup:
@@ -150,10 +176,54 @@ class WorkerGroup:
 
     # --- orders -------------------------------------------------------------------------------
 
-    def submit(self, task: int, call: Payload, wants_value: Callable[[int], bool]) -> None:
-        """Hand the same call to every worker."""
+    def submit(
+        self,
+        task: int,
+        call: Payload,
+        wants_value: Callable[[int], bool],
+        *,
+        ranks: Collection[int] | None = None,
+        ambience: Callable[[int], messages.Ambience] | None = None,
+    ) -> None:
+        """Hand the same call to every worker, or to those of some ranks.
+
+        Args:
+            task: its number.
+            call: what to call.
+            wants_value: whether a rank's value is to come home.
+            ranks: who takes part; None for all.
+            ambience: for each rank, what has changed around the kernel.
+        """
         for member in self.members:
-            self._send(member, messages.Run(task, wants_value(member.rank)), call.fd)
+            member.begin_task(idles=ranks is not None and member.rank not in ranks)
+            if not member.idles:
+                around = None if ambience is None else ambience(member.rank)
+                self._send(member, messages.Run(task, wants_value(member.rank), around), call.fd)
+
+    def ask_steps(self) -> None:
+        """Ask every worker for its optimizer steps; the answers arrive in ``member.steps``."""
+        for member in self.running():
+            member.steps = None
+            self._send(member, messages.AskSteps())
+
+    def stop_at_step(self, count: int | None) -> None:
+        """Have every worker's user code interrupted right after this optimizer step; None: no longer."""
+        for member in self.running():
+            self._send(member, messages.StopAtStep(count))
+
+    def sever(self) -> None:
+        """Cut the connections between the workers, which frees all who wait in a collective."""
+        running = self.running()
+        found = between_workers(member.process.pid for member in running)
+        for member in running:
+            if found[member.process.pid]:
+                self._send(member, messages.Sever(found[member.process.pid]))
+
+    def regroup(self, number: int, *, align: bool) -> None:
+        """Have all workers make a new process group; the answers arrive in ``member.regrouped``."""
+        for member in self.running():
+            member.regrouped = None
+            self._send(member, messages.Regroup(number, align))
 
     def stop(self) -> None:
         """Ask every worker to shut down in order."""
@@ -222,6 +292,13 @@ class WorkerGroup:
         """Wake :meth:`pump` for a descriptor that isn't a worker's."""
         self._listen(fd, callback)
 
+    def drain_now(self) -> None:
+        """Read what is in the pipes at this moment: all that was written before a report that arrived."""
+        for member in self.members:
+            for is_err in tuple(member.open_streams):
+                self._read_stream(member, is_err, to_end=True)
+        self._router.flush()
+
     def drain(self) -> None:
         """After the workers' ends: read what is still in their pipes."""
         for member in self.members:
@@ -241,11 +318,9 @@ class WorkerGroup:
         except ChannelClosed:
             return  # its end shows on the exit status
 
-    def _read_stream(self, member: Member, is_err: bool, *, to_end: bool = False) -> None:
+    def _read_stream(self, member: Member, is_err: bool) -> None:
         fd = member.err_fd if is_err else member.out_fd
-        turns = 0
-        while to_end or turns < _READS_A_TURN:
-            turns += 1
+        for _ in range(_READS_A_TURN):
             try:
                 data = os.read(fd, _READ_SIZE)
             except BlockingIOError:
@@ -275,6 +350,7 @@ class WorkerGroup:
         payload = next((Payload.from_fd(fd) for fd in fds), None)
         if isinstance(message, messages.Returned):
             member.returned = True
+            member.has_group = message.has_group
             member.value = payload
         elif isinstance(message, messages.Failed):
             member.failure = message
@@ -290,6 +366,10 @@ class WorkerGroup:
             member.stacks = message.text
         elif isinstance(message, messages.Here):
             member.whereabouts = message.whereabouts
+        elif isinstance(message, messages.Steps):
+            member.steps = message.count
+        elif isinstance(message, messages.Regrouped):
+            member.regrouped = message
         else:
             raise TypeError(f"the launcher does not know {type(message).__name__}")
 

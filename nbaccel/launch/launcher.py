@@ -80,7 +80,8 @@ def notebook_launcher(
             at most a tenth is in use. Workers see only the chosen ones, as ``cuda:0`` and on.
         cpu: run on the CPU even where there is an accelerator.
         start_method: ``auto``, ``zygote``, ``spawn`` or ``fork``.
-        output: ``all`` ranks' lines, those of the ``main`` one, or ``none``.
+        output: ``all`` ranks' lines, those of the ``main`` one, or ``none``. With ``NBACCEL_LOG_DIR``
+            set, everything that rank N writes is also added to ``rank-N.log`` in that folder.
         returns: ``main``: what the first process returned; ``all``: a list, one value a rank of
             this machine.
         timeout: seconds after which the launch is stopped.

@@ -9,20 +9,24 @@ from pathlib import Path
 
 _OURS = Path(__file__).parent
 
+OUR_THREADS = "nbaccel-"
+"""What the names of a worker's own threads start with."""
+
 USER_CALL = "_user_call"
 """Name of the function of ours below which everything is the user's."""
 
 
 def describe(skip: int | None = None) -> str:
-    """One block a thread, the main thread first; ``skip`` is the identity of a thread to leave out."""
+    """One block a thread, the main thread first; ``skip`` is the identity of a
+    thread to leave out, and our own are left out too."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
     blocks = []
     running = sys._current_frames()  # noqa: SLF001  # private by name, documented all the same
     for ident, frame in sorted(running.items(), key=lambda item: item[0] != main):
-        if ident == skip:
-            continue
         name = names.get(ident, f"thread {ident}")
+        if ident == skip or name.startswith(OUR_THREADS):
+            continue
         blocks.append(
             f"{name}:\n" + "".join(traceback.format_list(_below_us(traceback.extract_stack(frame))))
         )

@@ -296,14 +296,14 @@ class WorkerGroup:
         """Read what is in the pipes at this moment: all that was written before a report that arrived."""
         for member in self.members:
             for is_err in tuple(member.open_streams):
-                self._read_stream(member, is_err, to_end=True)
+                self._read_stream(member, is_err)
         self._router.flush()
 
     def drain(self) -> None:
         """After the workers' ends: read what is still in their pipes."""
         for member in self.members:
             for is_err in tuple(member.open_streams):
-                self._read_stream(member, is_err, to_end=True)
+                self._read_stream(member, is_err)
                 self._end_stream(member, is_err)
         self._router.flush()
 

@@ -18,7 +18,8 @@ USER_CALL = "_user_call"
 
 def describe(skip: int | None = None) -> str:
     """One block a thread, the main thread first; ``skip`` is the identity of a
-    thread to leave out, and our own are left out too."""
+    thread to leave out, and our own are left out too.
+    """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
     blocks = []

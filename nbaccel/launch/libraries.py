@@ -34,6 +34,7 @@ _NEVER = frozenset(
         "triton",
     }
 )
+_INSTALLATION_FOLDERS = frozenset({"site-packages", "dist-packages"})
 _OURS = frozenset({"nbaccel", "torch", "__main__"})
 
 _LOAD_TIME_NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHASHSEED")
@@ -84,7 +85,6 @@ def _may_be_preloaded(name: str) -> bool:
     return origin is not None and _is_installed(origin)
 
 
-@cache
 def _origin(top: str) -> str | None:
     try:
         spec = importlib.util.find_spec(top)
@@ -96,6 +96,8 @@ def _origin(top: str) -> str | None:
 @cache
 def _is_installed(file: str) -> bool:
     path = Path(file).resolve()
+    if not _INSTALLATION_FOLDERS.isdisjoint(path.parts):
+        return True  # also where it was put on the path by hand
     return any(path.is_relative_to(root) for root in _installation_roots())
 
 

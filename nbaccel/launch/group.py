@@ -17,7 +17,8 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -67,6 +68,8 @@ class Member:
     """Last answer to :class:`~nbaccel.launch.messages.AskSteps`."""
     regrouped: messages.Regrouped | None = None
     """Last answer to :class:`~nbaccel.launch.messages.Regroup`."""
+    task_began: float = field(default_factory=time.monotonic)
+    """``time.monotonic()`` of its last task."""
     has_exited: bool = False
     exited_at: float = 0.0
     exitcode: int | None = None
@@ -99,6 +102,7 @@ class Member:
             if payload is not None:
                 payload.close()
         self.idles = idles
+        self.task_began = time.monotonic()
         self.returned = False
         self.value = self.failure = self.failure_payload = self.frames = self.asked_exit = None
         self.stacks = self.whereabouts = None
@@ -288,9 +292,23 @@ class WorkerGroup:
             self.pump(left)
         return True
 
-    def also_listen(self, fd: int, callback: Callable[[], None]) -> None:
-        """Wake :meth:`pump` for a descriptor that isn't a worker's."""
+    @contextmanager
+    def listening_to(self, fd: int, callback: Callable[[], None]) -> Iterator[None]:
+        """Within it, wake :meth:`pump` for a descriptor that isn't a worker's, too."""
         self._listen(fd, callback)
+        try:
+            yield
+        finally:
+            if self._selector.get_map() is not None:  # the group may be closed by now
+                self._selector.unregister(fd)
+
+    def stream_fds(self) -> list[tuple[int, bool, int]]:
+        """Rank, whether it is standard error, and descriptor of each pipe that is open."""
+        return [
+            (member.rank, is_err, member.err_fd if is_err else member.out_fd)
+            for member in self.members
+            for is_err in member.open_streams
+        ]
 
     def drain_now(self) -> None:
         """Read what is in the pipes at this moment: all that was written before a report that arrived."""

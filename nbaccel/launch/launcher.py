@@ -178,9 +178,12 @@ def _launch_once(
         notices.announce(describe(spec))
         setup = setup_maker(spec, rendezvous, further_environ, router.secret)
         # It may wait for imports; there is nothing to be stopped yet, so an interrupt may just be raised.
-        spawner = _spawner(options.start_method, call)
-        with Interrupts() as interrupts, WorkerGroup(router) as group:
-            interrupts.listen(group)
+        spawner = spawners.of(options.start_method, call.modules)
+        with (
+            Interrupts() as interrupts,
+            WorkerGroup(router) as group,
+            group.listening_to(interrupts.fileno(), interrupts.clear),
+        ):
             group.start(spawner, setup, spec.num_processes)
             group.submit(0, call, lambda rank: wants_all or rank == first_rank)
             supervisor = Supervisor(group, router, interrupts, options.timeout)
@@ -195,14 +198,6 @@ def _launch_once(
         rendezvous.close()
     router.close()
     return value
-
-
-def _spawner(start_method: str, call: Payload) -> spawners.Spawner:
-    if start_method == "fork":
-        return spawners.ForkSpawner()
-    if start_method == "spawn":
-        return spawners.SpawnSpawner()
-    return spawners.ZygoteSpawner(call.modules)
 
 
 def _prewarm() -> None:

@@ -113,8 +113,21 @@ class Setup:
     """``__main__.__file__`` of the kernel, for code that looks at it; never executed."""
     num_threads: int
     """Intra-op threads of torch."""
+    stays: bool = False
+    """It belongs to a session: a failed task isn't its end."""
     marks_secret: bytes = b""
     """What the marks in its output start with (:mod:`nbaccel.launch.marks`); empty: no marks."""
+
+
+@dataclass(frozen=True)
+class Ambience:
+    """What a task of a session finds around it, as it is in the kernel now. None: as it was."""
+
+    spec: LaunchSpec | None = None
+    cwd: str | None = None
+    path: tuple[str, ...] | None = None
+    environ: Mapping[str, str | None] | None = None
+    """Variables that were set, and with None those that were deleted."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +137,8 @@ class Run:
     task: int
     wants_value: bool
     """False: the return value stays in the worker."""
+    ambience: Ambience | None = None
+    """What has changed around the kernel since the last task of a session."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +149,36 @@ class AskStacks:
 @dataclass(frozen=True)
 class AskWhereabouts:
     """Report in short what the main thread does."""
+
+
+@dataclass(frozen=True)
+class AskSteps:
+    """Report how many optimizer steps were taken."""
+
+
+@dataclass(frozen=True)
+class StopAtStep:
+    """Interrupt user code right after this optimizer step; None takes it back."""
+
+    count: int | None
+
+
+@dataclass(frozen=True)
+class Sever:
+    """Shut down these connections with other workers, so that whoever waits on them is freed."""
+
+    connections: frozenset[tuple[int, int]]
+    """Local and remote port of each."""
+
+
+@dataclass(frozen=True)
+class Regroup:
+    """End the process group and make a new one with all other workers."""
+
+    number: int
+    """Of the round: the same for all, and never used before in this session."""
+    align: bool
+    """Replicas may differ: rank 0's state goes to all."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +194,8 @@ class Returned:
     """The call is over. Descriptor beside it: the value's payload, when one was wanted."""
 
     task: int
+    has_group: bool = False
+    """Whether the worker has a default process group now."""
 
 
 @dataclass(frozen=True)
@@ -213,3 +260,19 @@ class FailureDetails:
     """After :class:`Failed`: the frames with their local variables, as texts."""
 
     frames: tuple[FrameReport, ...]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Answer to :class:`AskSteps`."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Regrouped:
+    """Answer to :class:`Regroup`."""
+
+    number: int
+    trouble: str
+    """Why there is no new group; empty when there is one."""

@@ -73,14 +73,11 @@ class Router:
         """
         self.secret = marks.new_secret()
         """What the workers' marks start with."""
-        self._mode = mode
+        self._ranks = ranks
         self._labels = labels
-        self._labelled = labels is not None or (len(ranks) > 1 and mode == "all")
         self._main_rank = main_rank
-        self._interactive = is_interactive()
-        self._screen = Screen()
         self._logs = RankLogs(log_dir, ranks) if log_dir else None
-        self._kept = {rank: _Kept() for rank in ranks}
+        self.begin(mode)
         self._tails: dict[int, deque[str]] = {rank: deque(maxlen=_TAIL_LINES) for rank in ranks}
         self._streams = {
             (rank, is_err): _Stream(self, rank, is_err) for rank in ranks for is_err in (False, True)
@@ -93,6 +90,18 @@ class Router:
             )
             for rank in ranks
         }
+
+    def begin(self, mode: str) -> None:
+        """What arrives from now on belongs to the cell that runs now.
+
+        Args:
+            mode: one of :data:`MODES`.
+        """
+        self._mode = mode
+        self._labelled = self._labels is not None or (len(self._ranks) > 1 and mode == "all")
+        self._interactive = is_interactive()
+        self._screen = Screen()
+        self._kept = {rank: _Kept() for rank in self._ranks}
 
     # --- what arrives -------------------------------------------------------------------------
 
@@ -129,7 +138,17 @@ class Router:
         self._screen.write()
 
     def close(self, outcome: BaseException | None = None) -> None:
-        """The launch is over: write all that is left.
+        """The launch is over: write all that is left, and close the logs.
+
+        Args:
+            outcome: what the launch raises; None when it went well.
+        """
+        self.finish(outcome)
+        if self._logs:
+            self._tell("a log could not be written", self._logs.close(), outcome)
+
+    def finish(self, outcome: BaseException | None = None) -> None:
+        """The cell's work is over: write all that is left.
 
         When the user's streams or a log refused what was to be written, that is said once: in a note
         of the launch's own error, else as a ``RuntimeWarning``.
@@ -142,17 +161,17 @@ class Router:
             for is_err in (False, True):
                 self._streams[rank, is_err].end()
         self._screen.write()
-        for what, trouble in (
-            ("output could not be shown", self._screen.trouble),
-            ("a log could not be written", self._logs.close() if self._logs else None),
-        ):
-            if trouble is None:
-                continue
-            text = f"nbaccel: {what} and is lost in part: {type(trouble).__name__}: {trouble}"
-            if outcome is None:
-                warnings.warn(text, RuntimeWarning, stacklevel=4)
-            else:
-                outcome.add_note(text)
+        self._tell("output could not be shown", self._screen.trouble, outcome)
+
+    @staticmethod
+    def _tell(what: str, trouble: BaseException | None, outcome: BaseException | None) -> None:
+        if trouble is None:
+            return
+        text = f"nbaccel: {what} and is lost in part: {type(trouble).__name__}: {trouble}"
+        if outcome is None:
+            warnings.warn(text, RuntimeWarning, stacklevel=5)
+        else:
+            outcome.add_note(text)
 
     # --- what a failure needs -----------------------------------------------------------------
 

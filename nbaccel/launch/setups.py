@@ -18,7 +18,12 @@ _THREADS = "OMP_NUM_THREADS"
 
 
 def setup_maker(
-    spec: LaunchSpec, rendezvous: Rendezvous, further_environ: Mapping[str, str], marks_secret: bytes
+    spec: LaunchSpec,
+    rendezvous: Rendezvous,
+    further_environ: Mapping[str, str],
+    marks_secret: bytes,
+    *,
+    stays: bool = False,
 ) -> Callable[[int], messages.Setup]:
     """A function from local rank to setup. This process's environment is read once, now.
 
@@ -27,6 +32,7 @@ def setup_maker(
         rendezvous: where the ranks meet.
         further_environ: variables that workers have besides this process's.
         marks_secret: what the workers' marks in their output start with.
+        stays: they belong to a session.
 
     Raises:
         ValueError: the variable that hides devices can't be narrowed to the chosen ones.
@@ -67,6 +73,7 @@ def setup_maker(
             main_file=main_file,
             num_threads=num_threads,
             marks_secret=marks_secret,
+            stays=stays,
         )
 
     return setup

@@ -164,6 +164,23 @@ class ForkSpawner:
         return _Child(pid)
 
 
+def of(start_method: str, modules: frozenset[str]) -> Spawner:
+    """The spawner for one of :data:`START_METHODS`.
+
+    Args:
+        start_method: how workers start.
+        modules: what they import anyway, worth importing before a fork.
+
+    Raises:
+        LaunchError: this process can't start workers in that way.
+    """
+    if start_method == "fork":
+        return ForkSpawner()
+    if start_method == "spawn":
+        return SpawnSpawner()
+    return ZygoteSpawner(modules)
+
+
 class _Child:
     """A child of this very process."""
 

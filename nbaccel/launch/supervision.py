@@ -70,9 +70,9 @@ class Interrupts:
         os.close(self._wake_r)
         os.close(self._wake_w)
 
-    def listen(self, group: WorkerGroup) -> None:
-        """Let an interrupt end the group's waiting."""
-        group.also_listen(self._wake_r, self._clear)
+    def fileno(self) -> int:
+        """Becomes readable when an interrupt has come."""
+        return self._wake_r
 
     def _note(self, _signum: int, _frame: FrameType | None) -> None:
         self.count += 1
@@ -81,7 +81,8 @@ class Interrupts:
         except BlockingIOError:
             return  # enough of them are waiting to be seen
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Make :meth:`fileno` unreadable again; the count stays."""
         try:
             os.read(self._wake_r, 512)
         except BlockingIOError:
@@ -154,6 +155,11 @@ class Supervisor:
 
     # --- the four ends ------------------------------------------------------------------------
 
+    def _end_all(self) -> None:
+        """After a failure: leave no worker at work."""
+        self._group.terminate(TERM_PATIENCE)
+        self._group.drain()
+
     def _in_trouble(self) -> list[Member]:
         return [member for member in self._group.members if member.is_in_trouble]
 
@@ -163,8 +169,7 @@ class Supervisor:
         if member.failure is not None:
             self._group.pump_until(lambda: member.frames is not None or member.has_exited, DETAILS_PATIENCE)
         stopped = [member.rank for member in self._group.members if not member.is_settled]
-        self._group.terminate(TERM_PATIENCE)
-        self._group.drain()
+        self._end_all()
         self._router.show_kept(member.rank)
         error = self._error_of(member)
         others = [other.failure for other in troubled if other is not member and other.failure is not None]
@@ -215,8 +220,7 @@ class Supervisor:
     def _time_is_over(self) -> NoReturn:
         stacks = self._collect_stacks()
         late = [member.rank for member in self._group.members if not member.is_settled]
-        self._group.terminate(TERM_PATIENCE)
-        self._group.drain()
+        self._end_all()
         error = LaunchTimeout(
             f"not over after {self._timeout:g} s: {failures.describe_ranks(late)} still at work\n{stacks}",
             rank=late[0] if late else None,

@@ -24,9 +24,21 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from nbaccel import config
-from nbaccel.launch import display, failures, messages, payload, postmortem, process, stacks, whereabouts
+from nbaccel.launch import (
+    connections,
+    display,
+    failures,
+    messages,
+    payload,
+    postmortem,
+    process,
+    stacks,
+    standing,
+    whereabouts,
+)
 from nbaccel.launch.channel import Channel, ChannelClosed
 from nbaccel.launch.worker_streams import Turns, flush_streams, take_streams
+from nbaccel.runtime.steps import clock
 
 
 def main(channel_fd: int, out_fd: int, err_fd: int, parent: int, name: str) -> NoReturn:
@@ -44,10 +56,9 @@ def main(channel_fd: int, out_fd: int, err_fd: int, parent: int, name: str) -> N
     process.set_name(name)
     process.die_with_parent(parent)
     turns = take_streams(out_fd, err_fd)
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(signum, signal.SIG_DFL)
-    # An interrupt is for user code: until that runs, and after it, there is nothing to interrupt.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for signum in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(signum, signal.SIG_DFL)
     worker = Worker(Channel.from_fd(channel_fd), turns)
     worker.run()
 
@@ -60,11 +71,15 @@ class Worker:
         self._turns = turns
         self._inbox: queue.SimpleQueue[tuple[Any, list[int]]] = queue.SimpleQueue()
         self._rank = 0
+        self._stays = False
         self._exitcode = 0
+        self._runs_user_code = False
         self._service = threading.Thread(target=self._serve, name="nbaccel-service", daemon=True)
 
     def run(self) -> NoReturn:
         """Take orders until :class:`~nbaccel.launch.messages.Stop`, then leave."""
+        # An interrupt is for user code: before that runs, and after it, there is nothing to interrupt.
+        signal.signal(signal.SIGINT, self._on_interrupt)
         self._service.start()
         while True:
             message, fds = self._inbox.get()
@@ -72,8 +87,11 @@ class Worker:
                 self._set_up(message)
             elif isinstance(message, messages.Run):
                 self._run(message, fds[0])
-                if self._exitcode:
+                if self._exitcode and not self._stays:
                     break
+                self._exitcode = 0
+            elif isinstance(message, messages.Regroup):
+                self._report(messages.Regrouped(message.number, standing.regroup(message)))
             elif isinstance(message, messages.Stop):
                 break
             else:
@@ -84,6 +102,7 @@ class Worker:
 
     def _set_up(self, setup: messages.Setup) -> None:
         self._rank = setup.place.rank
+        self._stays = setup.stays
         os.environ.clear()
         os.environ.update(setup.environ)
         sys.path[:] = setup.path
@@ -107,34 +126,45 @@ class Worker:
     def _run(self, order: messages.Run, fd: int) -> None:
         in_result = False
         try:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            with payload.Payload.from_fd(fd) as packed:
-                function, args, kwargs = packed.load()
-                del packed
-            value = _user_call(function, args, kwargs)
-            display.show_open_figures()
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            if order.ambience is not None:
+                standing.take_in(order.ambience)
+            value = self._call(fd)
             in_result = True
-            if order.wants_value:
-                with payload.dump_result(value, f"the value that rank {self._rank} returned") as result:
-                    self._report(messages.Returned(order.task), result.fd)
-            else:
-                self._report(messages.Returned(order.task))
+            self._report_return(order, value)
         except SystemExit as request:
             self._obey_exit(order, request)
         except BaseException as error:  # noqa: BLE001
             self._report_failure(order, error, in_result)
+
+    def _call(self, fd: int) -> Any:
+        """Load the call and make it; only in here an interrupt is raised."""
+        signal.signal(signal.SIGINT, self._on_interrupt)  # an earlier task may have set its own
+        try:
+            self._runs_user_code = True
+            with payload.Payload.from_fd(fd) as packed:
+                function, args, kwargs = packed.load()
+            value = _user_call(function, args, kwargs)
+            display.show_open_figures()
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            self._runs_user_code = False
+        return value
+
+    def _on_interrupt(self, _signum: int, _frame: types.FrameType | None) -> None:
+        if self._runs_user_code:
+            raise KeyboardInterrupt
+
+    def _report_return(self, order: messages.Run, value: Any) -> None:
+        done = messages.Returned(order.task, has_group=self._stays and standing.has_group())
+        if not order.wants_value:
+            self._report(done)
+            return
+        with payload.dump_result(value, f"the value that rank {self._rank} returned") as result:
+            self._report(done, result.fd)
 
     def _obey_exit(self, order: messages.Run, request: SystemExit) -> None:
         code = request.code
         if code is None or code == 0:
-            if order.wants_value:
-                with payload.dump_result(None) as result:
-                    self._report(messages.Returned(order.task), result.fd)
-            else:
-                self._report(messages.Returned(order.task))
+            self._report_return(order, None)
             return
         if not isinstance(code, int):
             sys.stderr.write(f"{code}\n")  # what the interpreter does with a text
@@ -143,7 +173,7 @@ class Worker:
         self._report(messages.Exiting(order.task, code))
 
     def _report_failure(self, order: messages.Run, error: BaseException, in_result: bool) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the report must arrive whole
+        self._runs_user_code = False  # the report must arrive whole
         when = time.monotonic()
         self._exitcode = 1
         failure, packed = failures.pack(
@@ -202,6 +232,12 @@ class Worker:
                 self._channel.send(messages.Stacks(stacks.describe(skip=threading.get_ident())))
             elif isinstance(message, messages.AskWhereabouts):
                 self._channel.send(messages.Here(whereabouts.look()))
+            elif isinstance(message, messages.AskSteps):
+                self._channel.send(messages.Steps(clock.count))
+            elif isinstance(message, messages.StopAtStep):
+                clock.go_on() if message.count is None else clock.stop_at(message.count)
+            elif isinstance(message, messages.Sever):
+                connections.sever(message.connections)
             else:
                 self._inbox.put((message, fds))
 

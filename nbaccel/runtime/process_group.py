@@ -25,8 +25,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from nbaccel.runtime.recovery import common_prefix
 from nbaccel.runtime.environment import MASTER_ADDR, MASTER_PORT, ProcessEnvironment
+from nbaccel.runtime.recovery import common_prefix
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"

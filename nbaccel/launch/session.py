@@ -1,0 +1,523 @@
+"""Workers that stay: a session runs task after task on the same group, which keeps all its state.
+
+A task is a call like a launch's, with the same payload, channel, output and failures. What is
+different: a failed, interrupted or late task leaves the workers alive (see
+:mod:`nbaccel.launch.task_supervision`), and only a worker that dies costs its group. Between tasks
+workers sleep; what their threads print meanwhile is shown with the next task.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from nbaccel.config import LaunchSpec
+from nbaccel.errors import LaunchError
+from nbaccel.launch import messages, notices, payload, spawners, standing_functions
+from nbaccel.launch.failures import describe_ranks, without_our_frames
+from nbaccel.launch.group import WorkerGroup
+from nbaccel.launch.idle_output import IdleOutput
+from nbaccel.launch.output import MODES, Router
+from nbaccel.launch.payload import Payload
+from nbaccel.launch.rendezvous import Rendezvous, open_rendezvous
+from nbaccel.launch.resolve import describe, resolve_spec
+from nbaccel.launch.setups import setup_maker
+from nbaccel.launch.supervision import Interrupts, Supervisor
+from nbaccel.launch.task_supervision import TaskSupervisor
+from nbaccel.launch.whereabouts import describe_place
+
+REGROUP_PATIENCE = 20.0
+"""Seconds in which workers must have a new process group."""
+
+STATUS_PATIENCE = 1.0
+
+
+class Session:
+    """A group of workers that keep their state from task to task.
+
+    Not for several threads at once: a task that finds another one running is refused.
+    """
+
+    def __init__(self, spec: LaunchSpec, start_method: str = "auto") -> None:
+        """Prepare; workers start with the first task.
+
+        Args:
+            spec: what to run on.
+            start_method: one of :data:`nbaccel.launch.spawners.START_METHODS`.
+        """
+        self.spec = spec
+        self._start_method = start_method
+        self._busy = threading.Lock()
+        self._group: WorkerGroup | None = None
+        self._router: Router | None = None
+        self._rendezvous: Rendezvous | None = None
+        self._idle: IdleOutput | None = None
+        self._round = 0
+        self._task = 0
+        self._around: dict[int, _Around] = {}
+        self._lost = ""
+
+    # --- tasks --------------------------------------------------------------------------------
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        ranks: Sequence[int] | None = None,
+        timeout: float | None = None,
+        output: str | None = None,
+        returns: str = "all",
+        **kwargs: Any,
+    ) -> Any:
+        """Run ``function(*args, **kwargs)`` on every worker and return what it returned.
+
+        Args:
+            function: shipped by value, with what it uses of this process.
+            args: positional arguments.
+            ranks: run on these ranks only; None for all.
+            timeout: seconds after which the task is stopped; the workers stay.
+            output: ``all``, ``main`` or ``none``; None means ``all``.
+            returns: ``all``: a list, a value a rank that took part; ``main``: the first one's value.
+            kwargs: keyword arguments.
+
+        Raises:
+            ValueError: a rank, output or returns that doesn't exist.
+            BaseException: as :func:`nbaccel.notebook_launcher`.
+        """
+        __tracebackhide__ = True
+        if returns not in ("all", "main"):
+            raise ValueError(f"returns={returns!r} is not known; choose one of all, main")
+        with payload.dump_call((function, args, kwargs)) as call:
+            try:
+                values = self.run_packed(call, ranks=ranks, timeout=timeout, output=output)
+            except BaseException as error:
+                error.__traceback__ = without_our_frames(error.__traceback__)
+                raise
+        ordered = [values[rank] for rank in sorted(values)]
+        return ordered if returns == "all" else ordered[0]
+
+    def run_packed(
+        self,
+        call: Payload,
+        *,
+        ranks: Collection[int] | None = None,
+        timeout: float | None = None,
+        output: str | None = None,
+    ) -> dict[int, Any]:
+        """As :meth:`run`, for a call that is packed already; the caller closes it.
+
+        Returns:
+            rank -> value.
+        """
+        mode = output or "all"
+        if mode not in MODES:
+            raise ValueError(f"output={mode!r} is not known; choose one of {', '.join(MODES)}")
+        self._check_ranks(ranks)
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError(
+                "the workers are busy with another task of this kernel; wait for it or interrupt it"
+            )
+        try:
+            with Interrupts() as interrupts:
+                return self._run_task(call, ranks, timeout, mode, interrupts)
+        finally:
+            self._busy.release()
+
+    def _run_task(
+        self,
+        call: Payload,
+        ranks: Collection[int] | None,
+        timeout: float | None,
+        mode: str,
+        interrupts: Interrupts,
+    ) -> dict[int, Any]:
+        group = self._live_group(call)
+        router = self._router
+        assert router is not None
+        router.begin(mode)
+        error: BaseException | None = None
+        with group.listening_to(interrupts.fileno(), interrupts.clear):
+            try:
+                if self._idle is not None:
+                    self._idle.stop(router)
+                    self._idle = None
+                self._ask_steps(group)
+                self._task += 1
+                group.submit(self._task, call, lambda _rank: True, ranks=ranks, ambience=self._news)
+                supervisor = TaskSupervisor(group, router, interrupts, timeout, self._renew_group)
+                supervisor.wait()
+                values = {m.rank: m.value.load() for m in group.members if m.value is not None}
+                if not all(member.has_group for member in group.members):
+                    self._renew_group(False)
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                router.finish(error)
+                self._after_task(group, error)
+        return values
+
+    def _after_task(self, group: WorkerGroup, error: BaseException | None) -> None:
+        if any(member.has_exited for member in group.members):
+            self._lost = self._lost or (f"{type(error).__name__}: {error}" if error else "a worker ended")
+            self._let_go()
+            return
+        for member in group.members:
+            member.begin_task(idles=True)
+        self._idle = IdleOutput(group.stream_fds())
+
+    # --- life ---------------------------------------------------------------------------------
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether workers run and keep state."""
+        return self._group is not None and not any(member.has_exited for member in self._group.members)
+
+    def start(self) -> None:
+        """Bring the workers up now instead of with the first task."""
+        self.run(standing_functions.nothing, output="none")
+
+    def stop(self) -> None:
+        """End the workers in order; their state is gone. Without workers it does nothing."""
+        group, router = self._group, self._router
+        if group is None or router is None:
+            return
+        router.begin("all")
+        with Interrupts() as interrupts, group.listening_to(interrupts.fileno(), interrupts.clear):
+            if self._idle is not None:
+                self._idle.stop(router)
+                self._idle = None
+            for member in group.members:
+                member.begin_task(idles=True)
+            try:
+                Supervisor(group, router, interrupts, None).shut_down()
+            finally:
+                self._let_go()
+
+    def restart(self) -> None:
+        """End the workers; new ones start with the next task."""
+        self.stop()
+        self._lost = ""
+
+    def use_precision(self, mixed_precision: str) -> None:
+        """Let each ``Accelerator`` that is made from now on take this precision."""
+        from dataclasses import replace
+
+        self.spec = replace(self.spec, mixed_precision=mixed_precision)
+
+    def _live_group(self, call: Payload) -> WorkerGroup:
+        if self._group is not None and not self.is_alive:
+            self._lost = self._lost or "a worker ended between two cells"
+            self._let_go()
+        if self._group is None:
+            if self._lost:
+                notices.warn(
+                    f"the workers were lost ({self._lost.splitlines()[0]}), and with them all names that "
+                    "lived there; new ones are started"
+                )
+                self._lost = ""
+            self._start(call)
+        assert self._group is not None
+        return self._group
+
+    def _start(self, call: Payload) -> None:
+        ranks = range(self.spec.num_processes)
+        router = Router("all", ranks, log_dir=self.spec.log_dir)
+        rendezvous = open_rendezvous("127.0.0.1", None, num_nodes=1, node_rank=0)
+        group = WorkerGroup(router)
+        try:
+            notices.announce(f"{describe(self.spec)}; they stay for the next cells")
+            setup = setup_maker(self.spec, rendezvous, {}, router.secret, stays=True)
+            spawner = spawners.of(self._start_method, call.modules)
+            group.start(spawner, setup, self.spec.num_processes)
+            self._group, self._router, self._rendezvous = group, router, rendezvous
+            self._around = {rank: _Around.now(self.spec) for rank in ranks}
+            self._renew_group(False)
+        except BaseException:
+            group.close()
+            rendezvous.close()
+            self._group = self._router = self._rendezvous = None
+            raise
+        if not self.is_alive:
+            why, self._lost = self._lost, ""
+            self._let_go()
+            raise LaunchError(f"the workers did not come up: {why}")
+
+    def _let_go(self) -> None:
+        """Free what is left of the group; processes that still run are killed."""
+        if self._idle is not None:
+            self._idle.stop(None)
+            self._idle = None
+        if self._group is not None:
+            self._group.close()
+        if self._router is not None:
+            self._router.close()
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+        self._group = self._router = self._rendezvous = None
+
+    def abandon(self) -> None:
+        """At the end of this process: kill what is left, say nothing."""
+        if self._idle is not None:
+            self._idle.stop(None)
+            self._idle = None
+        if self._group is not None:
+            self._group.kill()
+
+    # --- process group ------------------------------------------------------------------------
+
+    def _renew_group(self, align: bool) -> None:
+        """A new process group on all workers; without success the workers are ended."""
+        group = self._group
+        assert group is not None
+        self._round += 1
+        group.regroup(self._round, align=align)
+        done = group.pump_until(
+            lambda: all(m.regrouped is not None or m.has_exited for m in group.members), REGROUP_PATIENCE
+        )
+        troubles = {m.rank: m.regrouped.trouble for m in group.members if m.regrouped and m.regrouped.trouble}
+        if done and not troubles and not any(member.has_exited for member in group.members):
+            for member in group.members:
+                member.has_group = True
+            return
+        rank, why = next(iter(troubles.items()), (None, "it took too long, or a worker ended"))
+        where = "" if rank is None else f"rank {rank}: "
+        self._lost = f"no new process group could be made, {where}{why}"
+        group.kill()
+
+    def _ask_steps(self, group: WorkerGroup) -> None:
+        # Known from the end of the last task on; only the first time nobody has told.
+        if any(member.steps is None for member in group.members):
+            for member in group.members:
+                member.steps = 0
+
+    def _news(self, rank: int) -> messages.Ambience:
+        before, now = self._around[rank], _Around.now(self.spec)
+        self._around[rank] = now
+        return before.changes_to(now)
+
+    def _check_ranks(self, ranks: Collection[int] | None) -> None:
+        if ranks is None:
+            return
+        unknown = [rank for rank in ranks if rank not in range(self.spec.num_processes)]
+        if unknown or not ranks:
+            raise ValueError(
+                f"ranks={list(ranks)}: this session has {describe_ranks(range(self.spec.num_processes))}"
+            )
+
+    # --- names and status ---------------------------------------------------------------------
+
+    def push(self, **names: Any) -> None:
+        """Set names in every worker's ``__main__``."""
+        self.run(standing_functions.set_names, names, output="none")
+
+    def pull(self, name: str) -> Any:
+        """Rank 0's value of a name: on the CPU, unwrapped of what ``prepare`` put around it.
+
+        Raises:
+            NameError: the workers have no such name.
+            TypeError: its value can't be sent.
+        """
+        return self.run(standing_functions.get_name, name, ranks=[0], output="none")[0]
+
+    def status(self) -> list[dict[str, Any]]:
+        """For each worker: rank, pid, device, memory in bytes, what it does and since when in seconds.
+
+        Never waits for a task: a worker that is busy is described by its service thread.
+        """
+        group = self._group
+        if group is None:
+            return []
+        if self._busy.acquire(blocking=False):
+            try:
+                if self._idle is not None:
+                    self._idle.stop(self._router)
+                    self._idle = None
+                group.ask_whereabouts()
+                asked = group.running()
+                group.pump_until(
+                    lambda: all(m.whereabouts is not None or m.has_exited for m in asked), STATUS_PATIENCE
+                )
+                self._idle = IdleOutput(group.stream_fds())
+            finally:
+                self._busy.release()
+        return [self._describe_member(member) for member in group.members]
+
+    def stacks(self) -> str:
+        """Where every thread of every worker is."""
+        group = self._group
+        if group is None:
+            return "no workers run"
+        with self._busy:
+            if self._idle is not None:
+                self._idle.stop(self._router)
+            group.ask_stacks()
+            asked = group.running()
+            group.pump_until(
+                lambda: all(m.stacks is not None or m.has_exited for m in asked), STATUS_PATIENCE
+            )
+            self._idle = IdleOutput(group.stream_fds())
+        return "\n".join(f"--- rank {m.rank} ---\n{m.stacks or 'does not answer'}" for m in asked)
+
+    def _describe_member(self, member: Any) -> dict[str, Any]:
+        import psutil
+
+        memory: int | None = None
+        try:
+            memory = psutil.Process(member.process.pid).memory_info().rss
+        except psutil.Error:
+            memory = None  # it has ended
+        where = member.whereabouts
+        if member.has_exited:
+            doing = "has ended"
+        elif where is None or not where.filename:
+            doing = "idle"
+        else:
+            place = describe_place(where.filename, where.line)
+            doing = f"waits in {where.waits_in} at {place}" if where.waits_in else f"runs {place}"
+        device = self.spec.device_type
+        if self.spec.devices:
+            device = f"{device}:{self.spec.devices[member.rank]}"
+        return {
+            "rank": member.rank,
+            "pid": member.process.pid,
+            "device": device,
+            "memory": memory,
+            "doing": doing,
+            "since": time.monotonic() - member.task_began,
+        }
+
+
+class _Around:
+    """What a task finds around it in the kernel."""
+
+    def __init__(self, spec: LaunchSpec, cwd: str, path: tuple[str, ...], environ: dict[str, str]) -> None:
+        self.spec = spec
+        self.cwd = cwd
+        self.path = path
+        self.environ = environ
+
+    @classmethod
+    def now(cls, spec: LaunchSpec) -> _Around:
+        return cls(spec, os.getcwd(), tuple(sys.path), dict(os.environ))  # noqa: PTH109  # a text
+
+    def changes_to(self, other: _Around) -> messages.Ambience:
+        """What differs; a worker's own changes of the rest stay its own."""
+        changed: dict[str, str | None] = {
+            name: value for name, value in other.environ.items() if self.environ.get(name) != value
+        }
+        changed.update({name: None for name in self.environ if name not in other.environ})
+        return messages.Ambience(
+            spec=other.spec if other.spec != self.spec else None,
+            cwd=other.cwd if other.cwd != self.cwd else None,
+            path=other.path if other.path != self.path else None,
+            environ=changed or None,
+        )
+
+
+# --- the one session of this process --------------------------------------------------------------
+
+_current: Session | None = None
+_owner = os.getpid()
+
+
+def current_session() -> Session | None:
+    """The session of this process, if there is one."""
+    return _current if _owner == os.getpid() else None
+
+
+def session(
+    num_processes: int | None = None,
+    *,
+    devices: Sequence[int] | None = None,
+    cpu: bool = False,
+    mixed_precision: str | None = None,
+    start_method: str = "auto",
+    fresh: bool = False,
+) -> Session:
+    """The workers of this kernel: those that run already, when they fit, else new ones.
+
+    What is left out means: as the running session. Other devices or another number end the running
+    workers, and a line says so. Another precision holds for each
+    ``Accelerator`` that is made from then on.
+
+    Args:
+        num_processes: workers on this machine; None: all visible accelerators, else one.
+        devices: ids of the accelerators to use.
+        cpu: run on the CPU even where there is an accelerator.
+        mixed_precision: ``no``, ``fp16``, ``bf16`` or ``fp8``.
+        start_method: ``auto``, ``zygote``, ``spawn`` or ``fork``.
+        fresh: end the running workers in any case.
+
+    Raises:
+        ValueError: as :func:`nbaccel.notebook_launcher`.
+    """
+    global _current, _owner
+    running = current_session()
+    if running is not None and not fresh:
+        says_where = num_processes is not None or devices is not None or cpu
+        if not says_where:
+            if mixed_precision is not None:
+                from nbaccel.config import check_mixed_precision
+
+                running.use_precision(check_mixed_precision(mixed_precision))
+            return running
+        precision = running.spec.mixed_precision if mixed_precision is None else mixed_precision
+        wanted = _resolve(num_processes, devices, cpu, precision)
+        if _same_place(wanted, running.spec):
+            running.use_precision(wanted.mixed_precision)
+            return running
+        if running.is_alive:
+            notices.announce(
+                f"the session of {describe(running.spec)} ends: {describe(wanted)} are asked for"
+            )
+    else:
+        wanted = _resolve(num_processes, devices, cpu, mixed_precision)
+    if running is not None:
+        running.stop()
+    _current, _owner = Session(wanted, start_method), os.getpid()
+    return _current
+
+
+def stop_session() -> None:
+    """End the workers of this kernel, if there are any."""
+    global _current
+    running = current_session()
+    if running is not None:
+        running.stop()
+    _current = None
+
+
+def _resolve(
+    num_processes: int | None, devices: Sequence[int] | None, cpu: bool, mixed_precision: str | None
+) -> LaunchSpec:
+    return resolve_spec(
+        num_processes=num_processes,
+        mixed_precision=mixed_precision,
+        devices=devices,
+        cpu=cpu,
+        num_nodes=1,
+        node_rank=0,
+    )
+
+
+def _same_place(one: LaunchSpec, other: LaunchSpec) -> bool:
+    return (one.num_processes, one.device_type, one.devices) == (
+        other.num_processes,
+        other.device_type,
+        other.devices,
+    )
+
+
+def _at_exit() -> None:
+    running = current_session()
+    if running is not None:
+        running.abandon()
+
+
+atexit.register(_at_exit)

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 _said: set[str] = set()
+_announces = True
+
+
+@contextlib.contextmanager
+def unannounced() -> Iterator[None]:
+    """Launches inside say nothing about themselves: the caller does."""
+    global _announces
+    before, _announces = _announces, False
+    try:
+        yield
+    finally:
+        _announces = before
 
 
 def announce(text: str) -> None:
     """Say what is about to happen, on standard output."""
+    if not _announces:
+        return
     sys.stdout.write(f"nbaccel: {text}\n")
     sys.stdout.flush()
 

@@ -90,7 +90,7 @@ def _without_magics(text: str) -> tuple[str, tuple[str, ...]]:
     """The text with lines that need a notebook as comments."""
     from IPython.core.inputtransformer2 import TransformerManager
 
-    manager = TransformerManager()
+    manager = TransformerManager()  # type: ignore[no-untyped-call]
     plain = manager.transform_cell(text)
     if "get_ipython()" not in plain:
         return plain, ()

@@ -25,6 +25,9 @@ class Names:
     uses: frozenset[str]
     """Needed when the cell runs, or later by a function that it defines."""
 
+    binds_unknown: bool = False
+    """It imports ``*``."""
+
 
 def names_of(tree: ast.Module, source: str) -> Names:
     """What the code binds and uses at module level."""
@@ -39,7 +42,8 @@ def names_of(tree: ast.Module, source: str) -> Names:
             if each.is_global():
                 (binds if each.is_declared_global() and each.is_assigned() else uses).add(each.get_name())
     changed = _changed(tree)
-    return Names(frozenset(binds | changed), frozenset((uses | changed) - _BUILTINS))
+    has_star = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree))
+    return Names(frozenset(binds | changed), frozenset((uses | changed) - _BUILTINS), has_star)
 
 
 def functions_of(tree: ast.Module) -> frozenset[str]:

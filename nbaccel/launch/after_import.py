@@ -17,7 +17,10 @@ Action = Callable[[ModuleType], None]
 
 
 def after_import(actions: dict[str, Action]) -> None:
-    """Run ``actions[name](module)`` once the module is there: now, if it is there already."""
+    """Run ``actions[name](module)`` once the module is there: now, if it is there already.
+
+    Of several actions for a module that isn't there yet, the one asked for last is run.
+    """
     later = {}
     for name, action in actions.items():
         if name in sys.modules:
@@ -39,7 +42,8 @@ class _Finder(MetaPathFinder):
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
-            if finder is self or find is None:
+            # One of us is enough: two would ask each other for ever.
+            if isinstance(finder, _Finder) or find is None:
                 continue
             spec: ModuleSpec | None = find(fullname, path, target)
             if spec is not None:

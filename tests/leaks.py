@@ -130,10 +130,11 @@ def watch(grace_s: float = GRACE_S) -> Iterator[None]:
         if not collected:
             gc.collect()  # an unclosed object in a reference cycle isn't a leak, it is only late
             collected = True
-        if time.monotonic() > deadline:
+        elif time.monotonic() > deadline:
             repair(before, after)
             raise LeakError("the test left something behind:\n  " + "\n  ".join(leaks))
-        time.sleep(0.02)
+        else:
+            time.sleep(0.02)
         after = Snapshot.take()
 
 

@@ -48,10 +48,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.classes: list[type] = []
         """Classes sent by value."""
         self.tensors = TensorReducers(to_cpu=self.to_cpu)
+        # None may refer to this pickler: in a cycle it would keep what it has seen until a collection.
         self._reducers: dict[str, _Reducer] = {
             **standins.REDUCERS,
             **self.further_reducers,
-            "builtins.code": self._reduce_code,
             "numpy.ndarray": arrays.reduce_array,
             "torch.Tensor": self.tensors.reduce_tensor,
             "torch.nn.parameter.Parameter": self.tensors.reduce_parameter,
@@ -69,6 +69,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             module = getattr(obj, "__module__", None)
             if isinstance(module, str):
                 self.modules.add(module)
+        elif type(obj) is types.CodeType:
+            return self._reduce_code(obj)
         elif id(obj) in self._streams:
             return self._streams[id(obj)]
         else:
@@ -77,7 +79,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 reduced = reducer(obj)
                 if reduced is not NotImplemented:
                     return reduced
-        return super().reducer_override(obj)
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and "__slots__" in vars(obj) and isinstance(reduced, tuple):
+            return _with_slots(obj, reduced)
+        return reduced
 
     def _reducer_for(self, cls: type) -> _Reducer | None:
         try:
@@ -204,6 +209,23 @@ def _rebuild_exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseE
 
 
 # --- helpers ----------------------------------------------------------------------------------
+
+
+def _with_slots(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A class that is sent by value is made with its slots: cloudpickle would give instances a dict."""
+    slots = cls.__dict__["__slots__"]
+    # typing.NamedTuple makes its own empty ones, and doesn't want to be told.
+    if not slots or len(reduced) != 6 or reduced[0] is not _cp._make_skeleton_class:
+        return reduced
+    metaclass, name, bases, namespace, *more = reduced[1]
+    members, further = reduced[2]
+    members = {
+        key: value
+        for key, value in members.items()
+        if not isinstance(value, types.MemberDescriptorType)  # left in where the name is a private one
+    }
+    namespace = {**namespace, "__slots__": slots}
+    return (reduced[0], (metaclass, name, bases, namespace, *more), (members, further), *reduced[3:])
 
 
 def _builtin_base(cls: type[BaseException]) -> type[BaseException]:

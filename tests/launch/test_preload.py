@@ -272,7 +272,7 @@ def test_an_editable_install_is_local(local_folder, tmp_path):
 
 
 def test_what_is_preloaded():
-    import numpy  # noqa: F401
+    import numpy as np  # noqa: F401
 
     assert libraries.preloadable(
         ["numpy.linalg", "os", "json.decoder", "torch.nn", "__main__", "no_such"]

@@ -8,7 +8,7 @@ that Python, IPython and debuggers show them, notebook cells included, as if the
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -66,18 +66,32 @@ def rebuild(frames: Sequence[RemoteFrame]) -> types.TracebackType | None:
     return tb
 
 
+class _StubError(Exception):
+    """Raised to get hold of a frame."""
+
+
+def _stub() -> Iterator[None]:
+    # A generator, since the frame of one that has ended has no caller: that of a plain function would
+    # keep the frames below it alive, and so all variables of those who wait for the launch.
+    raise _StubError
+    yield
+
+
+_STUB = _stub.__code__
+
+
 def _frame_like(remote: RemoteFrame) -> types.FrameType:
-    stub = compile("raise StopAsyncIteration", remote.filename, "exec")
-    code = stub.replace(
+    code = _STUB.replace(
+        co_filename=remote.filename,
         co_name=remote.name,
         co_qualname=remote.qualname,
         co_firstlineno=remote.first_line,
-        co_linetable=_location_table(remote, len(stub.co_code) // 2),
+        co_linetable=_location_table(remote, len(_STUB.co_code) // 2),
     )
-    namespace = {"__name__": remote.module, "__file__": remote.filename}
+    namespace = {"__name__": remote.module, "__file__": remote.filename, "_StubError": _StubError}
     try:
-        exec(code, namespace)  # noqa: S102  # the stub above
-    except StopAsyncIteration as error:
+        next(types.FunctionType(code, namespace)())
+    except _StubError as error:
         tb = error.__traceback__
         assert tb is not None
         assert tb.tb_next is not None

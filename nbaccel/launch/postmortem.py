@@ -51,7 +51,7 @@ class FailureReport:
     rank: int | None
     """Rank whose failure was raised."""
     exception: BaseException
-    """What the launch raised."""
+    """What the launch raised, as an object of its own that keeps no variables of this process alive."""
     frames: tuple[FrameReport, ...] = ()
     """Frames of that rank, outermost first; empty when the process died without a word."""
     others: tuple[str, ...] = field(default=())

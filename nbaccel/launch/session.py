@@ -473,8 +473,9 @@ def session(
             running.use_precision(wanted.mixed_precision)
             return running
         if running.is_alive:
+            are = "is" if wanted.num_processes == 1 else "are"
             notices.announce(
-                f"the session of {describe(running.spec)} ends: {describe(wanted)} are asked for"
+                f"the session of {describe(running.spec)} ends: {describe(wanted)} {are} asked for"
             )
     else:
         wanted = _resolve(num_processes, devices, cpu, mixed_precision)

@@ -185,7 +185,10 @@ class Supervisor:
             notes.insert(0, f"raised by rank {member.rank}")
         if notes:
             error.add_note(f"nbaccel: {'; '.join(notes)}")
-        postmortem.remember(postmortem.FailureReport(member.rank, error, member.frames or (), tuple(notes)))
+        # An exception of its own: the one that is raised collects the frames, and so the variables, of
+        # everybody it passes through, and those would stay alive with the report.
+        own = self._error_of(member)
+        postmortem.remember(postmortem.FailureReport(member.rank, own, member.frames or (), tuple(notes)))
         raise error
 
     def _error_of(self, member: Member) -> BaseException:
@@ -221,12 +224,10 @@ class Supervisor:
         stacks = self._collect_stacks()
         late = [member.rank for member in self._group.members if not member.is_settled]
         self._end_all()
-        error = LaunchTimeout(
-            f"not over after {self._timeout:g} s: {failures.describe_ranks(late)} still at work\n{stacks}",
-            rank=late[0] if late else None,
-        )
-        postmortem.remember(postmortem.FailureReport(error.rank, error))
-        raise error
+        rank = late[0] if late else None
+        text = f"not over after {self._timeout:g} s: {failures.describe_ranks(late)} still at work\n{stacks}"
+        postmortem.remember(postmortem.FailureReport(rank, LaunchTimeout(text, rank=rank)))
+        raise LaunchTimeout(text, rank=rank)
 
     def _collect_stacks(self, *, leaving: bool = False) -> str:
         """Where each rank is; ``leaving``: functions have returned, what still runs is of interest."""

@@ -59,9 +59,7 @@ def descendants() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and not process.name().startswith("python"):
-                found.append(process)
-            elif "nbaccel.launch.zygote" not in " ".join(process.cmdline()):
+            if (process.status() != psutil.STATUS_ZOMBIE and not process.name().startswith("python")) or "nbaccel.launch.zygote" not in " ".join(process.cmdline()):
                 found.append(process)
     return found
 

@@ -63,7 +63,9 @@ def test_arguments_and_keywords_arrive(start_method):
 def test_closures_and_lambdas_travel_by_value(start_method):
     k = 3
     helper = lambda x: x * k  # noqa: E731  # the case
-    assert notebook_launcher(lambda: helper(4), num_processes=2, returns="all", start_method=start_method) == [
+    assert notebook_launcher(
+        lambda: helper(4), num_processes=2, returns="all", start_method=start_method
+    ) == [
         12,
         12,
     ]
@@ -203,8 +205,11 @@ def test_B181_nothing_listens_beyond_loopback():
     def listening():
         dist.init_process_group("gloo")
         dist.barrier()
-        inodes = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
-                  if os.path.exists(f"/proc/self/fd/{fd}")}
+        inodes = {
+            os.readlink(f"/proc/self/fd/{fd}")
+            for fd in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fd/{fd}")
+        }
         found = []
         for table in ("tcp", "tcp6"):
             for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:

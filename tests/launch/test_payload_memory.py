@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from nbaccel import notebook_launcher
-from nbaccel.launch import memory, payload, process
+from nbaccel.launch import memory, payload, process, zygote_client
 
 BIG = 8 << 20
 
@@ -27,7 +27,9 @@ def kind(request, monkeypatch):
     """Both kinds of file, the second as on systems without the first."""
     if request.param == "temporary file":
         monkeypatch.delattr(os, "memfd_create")
-    return request.param
+    yield request.param
+    if request.param == "temporary file":
+        zygote_client.stop_zygote()  # its log would be such a file too
 
 
 def dump(value):

@@ -136,7 +136,7 @@ def test_containers_fields_slots_and_classes():
     [
         (lambda: (i for i in range(3)), "cannot pickle 'generator' object"),
         (socket.socket, "socket"),
-        (lambda: Path(os.devnull).open("w"), "files that are not opened for reading"),
+        (lambda: Path(os.devnull).open("w"), "files that are not opened for reading"),  # noqa: SIM115
         (threading.Event, "_thread.lock"),
     ],
     ids=["generator", "socket", "file", "event"],

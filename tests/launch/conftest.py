@@ -13,6 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+ZYGOTE = "nbaccel.launch.zygote"
+"""In the command line of zygotes, and of what is forked from them."""
+
 START_METHODS = ("zygote", "spawn", "fork")
 
 
@@ -55,11 +58,12 @@ def interrupt_when(tmp_path: Path) -> Iterator[Callable[..., None]]:
 
 
 def descendants() -> list[psutil.Process]:
-    """Every process below this one that isn't the idle zygote, or a child zygote of it."""
+    """Every process below this one, but for the idle zygotes."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if (process.status() != psutil.STATUS_ZOMBIE and not process.name().startswith("python")) or "nbaccel.launch.zygote" not in " ".join(process.cmdline()):
+            is_zygote = process.name().startswith("python") and ZYGOTE in " ".join(process.cmdline())
+            if not is_zygote:
                 found.append(process)
     return found
 

@@ -47,7 +47,7 @@ def test_B066_B067_an_interrupt_is_one_keyboard_interrupt_and_variables_stay(hol
 
 
 def test_B070_nobody_outlives_a_kernel_that_is_killed(holding):
-    kernel, cell = holding
+    kernel, _ = holding
     processes = psutil.Process(kernel.pid).children(recursive=True)
     assert len(processes) >= 3
     kernel.kill()

@@ -60,6 +60,13 @@ def _flag(section: str, *names: str, **kwargs: Any) -> Decorator:
     return click.option(*names, cls=Flag, section=section, **kwargs)
 
 
+def _only_no(ctx: click.Context, _flag: click.Parameter, value: str | None) -> None:
+    if value is not None and value.lower() != "no":
+        raise click.UsageError(
+            f"--dynamo-backend {value}: nbaccel leaves out {left_out.reason('dynamo-backend')}", ctx
+        )
+
+
 _FLAGS: tuple[Decorator, ...] = (
     _flag(SCRIPT, "-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m."),
     _flag(SCRIPT, "--no-python", is_flag=True, help="SCRIPT is a program of any kind."),
@@ -136,6 +143,7 @@ _FLAGS: tuple[Decorator, ...] = (
     _flag(RUN, "--same-network", is_flag=True, hidden=True, expose_value=False),
     _flag(RUN, "--main-training-function", hidden=True, expose_value=False),
     _flag(RUN, "--no-tpu-cluster", is_flag=True, hidden=True, expose_value=False),
+    _flag(RUN, "--dynamo-backend", hidden=True, expose_value=False, callback=_only_no),
     _flag(RUN, "--role", default="default", hidden=True),
     _flag(RUN, "-t", "--tee", hidden=True, expose_value=False),
     _flag(RUN, "-r", "--redirects", hidden=True, expose_value=False),

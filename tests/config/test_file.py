@@ -149,7 +149,7 @@ def test_an_incumbents_file_is_read_silently(tmp_path: Path) -> None:
 
 
 def test_an_incumbents_file_for_cpu_processes(tmp_path: Path) -> None:
-    text = "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nnum_processes: 2\nmixed_precision: no\n"
+    text = "distributed_type: MULTI_CPU\nnum_processes: 2\nmixed_precision: no\n"
     loaded = file.load(write(tmp_path, text))
     assert dict(loaded.values) == {"cpu": True, "num_processes": 2, "mixed_precision": "no"}
 

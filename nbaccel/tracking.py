@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nbaccel.runtime.free_collectives import on_main_process
 from nbaccel.runtime.tracking.adapters import (
     AimTracker,
     ClearMLTracker,
@@ -37,5 +38,6 @@ __all__ = [
     "TrackioTracker",
     "WandBTracker",
     "available_trackers",
+    "on_main_process",
     "register_tracker_class",
 ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from nbaccel.runtime.availability import availability_check
 from nbaccel.runtime.choices import (
     DDPCommunicationHookType,
     DistributedType,
@@ -15,6 +18,8 @@ from nbaccel.runtime.free_collectives import (
     broadcast_object_list,
     gather,
     gather_object,
+    load,
+    on_main_process,
     pad_across_processes,
     pad_input_tensors,
     reduce,
@@ -33,19 +38,25 @@ from nbaccel.runtime.modules import (
     extract_model_from_parallel,
     find_tied_parameters,
     is_compiled_module,
+    recursive_getattr,
     retie_parameters,
 )
 from nbaccel.runtime.nested import (
+    TensorInformation,
     concatenate,
     find_batch_size,
     find_device,
+    get_data_structure,
     honor_type,
+    initialize_tensors,
     is_namedtuple,
     is_torch_tensor,
+    listify,
     recursively_apply,
     send_to_device,
     slice_tensors,
 )
+from nbaccel.runtime.nested import to_float32 as convert_to_fp32
 from nbaccel.runtime.plugins import (
     AutocastKwargs,
     DataLoaderConfiguration,
@@ -58,6 +69,7 @@ from nbaccel.runtime.plugins import (
     ProjectConfiguration,
     TorchDynamoPlugin,
 )
+from nbaccel.runtime.precision import convert_outputs_to_fp32
 from nbaccel.runtime.progress import (
     tqdm,
 )
@@ -88,6 +100,7 @@ __all__ = [
     "ProfileKwargs",
     "ProjectConfiguration",
     "RNGType",
+    "TensorInformation",
     "TorchDynamoPlugin",
     "broadcast",
     "broadcast_object_list",
@@ -96,6 +109,8 @@ __all__ = [
     "compare_versions",
     "concatenate",
     "convert_bytes",
+    "convert_outputs_to_fp32",
+    "convert_to_fp32",
     "extract_model_from_parallel",
     "find_batch_size",
     "find_device",
@@ -103,16 +118,22 @@ __all__ = [
     "find_tied_parameters",
     "gather",
     "gather_object",
+    "get_data_structure",
     "honor_type",
+    "initialize_tensors",
     "is_compiled_module",
     "is_namedtuple",
     "is_port_in_use",
     "is_torch_tensor",
     "is_torch_version",
+    "listify",
+    "load",
     "merge_dicts",
+    "on_main_process",
     "pad_across_processes",
     "pad_input_tensors",
     "patch_environment",
+    "recursive_getattr",
     "recursively_apply",
     "reduce",
     "release_memory",
@@ -127,3 +148,10 @@ __all__ = [
     "tqdm",
     "wait_for_everyone",
 ]
+
+
+def __getattr__(name: str) -> Callable[..., bool]:
+    check = availability_check(name)
+    if check is None:
+        raise AttributeError(f"module 'nbaccel.utils' has no attribute {name!r}")
+    return check

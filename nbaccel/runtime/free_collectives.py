@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -109,3 +111,18 @@ def save(obj: Any, f: Any, save_on_each_node: bool = False, safe_serialization: 
         save_weights(obj, f)
     else:
         torch.save(obj, f)
+
+
+def load(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
+    """As :func:`torch.load`, safely: ``weights_only`` unless said otherwise."""
+    return torch.load(f, map_location=map_location, **{"weights_only": True, **kwargs})
+
+
+def on_main_process(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate ``function`` to run on rank 0 only; it returns None elsewhere. Asked at each call."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if current().environment.rank == 0 else None
+
+    return run

@@ -67,3 +67,10 @@ def retie_parameters(model: nn.Module, tied_params: list[list[str]]) -> None:
         for name in others:
             parent, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(parent), leaf, owner)
+
+
+def recursive_getattr(obj: Any, attr: str) -> Any:
+    """The attribute at the end of a dotted path."""
+    for name in attr.split("."):
+        obj = getattr(obj, name)
+    return obj

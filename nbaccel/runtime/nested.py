@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 
-def is_torch_tensor(value: object) -> bool:
-    """Whether ``value`` is a tensor."""
-    return isinstance(value, torch.Tensor)
+def is_torch_tensor(tensor: object) -> bool:
+    """Whether ``tensor`` is one."""
+    return isinstance(tensor, torch.Tensor)
 
 
-def is_namedtuple(value: object) -> bool:
-    """Whether ``value`` is an instance of a :func:`collections.namedtuple` class."""
-    return isinstance(value, tuple) and hasattr(value, "_fields") and hasattr(value, "_asdict")
+def is_namedtuple(data: object) -> bool:
+    """Whether ``data`` is an instance of a :func:`collections.namedtuple` class."""
+    return isinstance(data, tuple) and hasattr(data, "_fields") and hasattr(data, "_asdict")
 
 
 def is_container(value: object) -> bool:
@@ -31,11 +31,11 @@ def is_container(value: object) -> bool:
     )
 
 
-def honor_type(obj: Any, items: Iterable[Any]) -> Any:
-    """A sequence of the type of ``obj`` that holds ``items``."""
+def honor_type(obj: Any, generator: Iterable[Any]) -> Any:
+    """A sequence of the type of ``obj`` that holds what ``generator`` yields."""
     if is_namedtuple(obj):
-        return type(obj)(*items)
-    return type(obj)(items)
+        return type(obj)(*generator)
+    return type(obj)(generator)
 
 
 def children(value: Any) -> list[tuple[str, Any]]:
@@ -220,3 +220,30 @@ def slice_tensors(
 ) -> Any:
     """``tensor[tensor_slice]`` for each tensor in ``data``. The last two arguments are unused."""
     return recursively_apply(lambda tensor: tensor[tensor_slice], data)
+
+
+def listify(data: Any) -> Any:
+    """Tensors as nested lists of numbers."""
+    return recursively_apply(lambda tensor: tensor.tolist(), data)
+
+
+@dataclasses.dataclass
+class TensorInformation:
+    """Shape and type of a tensor, without its content."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+def get_data_structure(data: Any) -> Any:
+    """``data`` with :class:`TensorInformation` in place of each tensor."""
+    return recursively_apply(lambda tensor: TensorInformation(tensor.shape, tensor.dtype), data)
+
+
+def initialize_tensors(data_structure: Any) -> Any:
+    """Empty tensors in place of each :class:`TensorInformation`."""
+    if isinstance(data_structure, TensorInformation):
+        return torch.empty(data_structure.shape, dtype=data_structure.dtype)
+    if is_container(data_structure):
+        return map_members(initialize_tensors, data_structure)
+    return data_structure

@@ -7,6 +7,7 @@ unless that is switched off, so that a loss computed outside the model is comput
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -150,3 +151,13 @@ def _refuse_half_parameters(parameters: Iterable[tuple[str, nn.Parameter]]) -> N
             "model in float32, or cast what is trained: "
             "for p in model.parameters(): p.data = p.data.float()"
         )
+
+
+def convert_outputs_to_fp32(model_forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that returns what ``model_forward`` returns, in float32."""
+
+    @functools.wraps(model_forward)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return to_float32(model_forward(*args, **kwargs))
+
+    return forward

@@ -227,3 +227,38 @@ def test_B127_one_step_of_the_schedule_an_optimizer_step() -> None:
 
 def test_B128_the_schedule_moves_with_real_steps_only() -> None:
     assert _rates("optimizer", window=2, batches=6) == [0, 1, 1, 2, 2, 3]
+
+
+def test_the_mean_over_the_tokens_of_a_window() -> None:
+    lengths = [1, 5, 2, 4, 3, 1, 7, 1]
+    values = [torch.arange(1.0, n + 1) for n in lengths]
+
+    def on_rank(n: int) -> list[float]:
+        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4 // n)
+        model = nn.Linear(1, 1, bias=False)
+        nn.init.ones_(model.weight)
+        model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        weights = []
+        for start in range(0, len(values), 4):
+            mine = values[start : start + 4][accelerator.process_index :: n]
+            tokens = accelerator.reduce(torch.tensor(float(sum(len(v) for v in mine)))).item()
+            for batch in mine:
+                with accelerator.accumulate(model):
+                    total = model(batch.unsqueeze(1)).pow(2).sum()
+                    accelerator.backward(accelerator.window_mean(total, tokens))
+                    optimizer.step()
+                    optimizer.zero_grad()
+            weights.append(accelerator.unwrap_model(model).weight.item())
+        return weights
+
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    expected = []
+    for start in range(0, len(values), 4):
+        model(torch.cat(values[start : start + 4]).unsqueeze(1)).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        expected.append(model.weight.item())
+    for found in [on_rank(1), *run_ranks(on_rank, 2, 2)]:
+        assert found == pytest.approx(expected)

@@ -358,3 +358,77 @@ def test_rank_errors_carry_the_ranks_own_traceback() -> None:
 
     with pytest.raises(RankError, match="of this rank"):
         run_ranks(on_rank, 2)
+
+
+def test_B102_in_debug_mode_a_rank_that_does_not_call_is_named() -> None:
+    from datetime import timedelta
+
+    from nbaccel.runtime.plugins import InitProcessGroupKwargs
+
+    def on_rank() -> str:
+        short = InitProcessGroupKwargs(timeout=timedelta(seconds=2))
+        accelerator = Accelerator(cpu=True, kwargs_handlers=[short])
+        accelerator.gather(torch.ones(1))
+        if accelerator.is_main_process:
+            with pytest.raises(TimeoutError) as caught:
+                accelerator.gather(torch.ones(1))
+            return str(caught.value)
+        return ""
+
+    text, _ = run_ranks(on_rank, 2, env={"NBACCEL_DEBUG_MODE": "1"})
+    assert "gather: rank 1 did not call it within 2 s" in text
+
+
+def test_samplers_that_draw_in_their_own_way_give_one_order() -> None:
+    import random
+
+    from torch.utils.data import DistributedSampler, Sampler, SubsetRandomSampler
+
+    class Own(Sampler[int]):
+        def __len__(self) -> int:
+            return 12
+
+        def __iter__(self) -> Any:
+            return iter(random.sample(range(12), 12))
+
+    class OwnBatches:
+        epochs: list[int]
+
+        def __init__(self) -> None:
+            self.epochs = []
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epochs.append(epoch)
+
+        def __len__(self) -> int:
+            return 4
+
+        def __iter__(self) -> Any:
+            order = random.sample(range(12), 12)
+            return iter([order[i : i + 3] for i in range(0, 12, 3)])
+
+    def on_rank() -> list[Any]:
+        accelerator = Accelerator(cpu=True)
+        random.seed(accelerator.process_index)
+        torch.manual_seed(accelerator.process_index)
+        batches = OwnBatches()
+        found: list[Any] = []
+        for loader in (
+            DataLoader(range(12), 3, sampler=Own()),
+            DataLoader(range(12), 3, sampler=SubsetRandomSampler(range(12))),
+            DataLoader(range(12), batch_sampler=batches),
+        ):
+            prepared = accelerator.prepare(loader)
+            found.append([v for _ in range(2) for x in prepared for v in x.tolist()])
+        by_hand = DistributedSampler(range(12), 2, accelerator.process_index)
+        with pytest.warns(UserWarning, match="DistributedSampler"):
+            prepared = accelerator.prepare(DataLoader(range(12), 3, sampler=by_hand))
+        found.append([v for _ in range(2) for x in prepared for v in x.tolist()])
+        return [*found, batches.epochs]
+
+    first, second = run_ranks(on_rank, 2)
+    for one, other in zip(first[:-1], second[:-1], strict=True):
+        assert len(one) == len(other) == 12
+        for epoch in (slice(0, 6), slice(6, 12)):
+            assert sorted(one[epoch] + other[epoch]) == list(range(12))
+    assert first[-1] == second[-1] == [0, 1]

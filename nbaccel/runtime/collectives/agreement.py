@@ -51,6 +51,7 @@ def agree(
         CollectiveMismatchError: on every rank, when the headers differ.
         TypeError: on every rank, when the same leaf isn't a tensor everywhere.
     """
+    communicator.announce(operation)
     text, lengths, problem = _describe(operation, data, detail)
     head = lengths[:_LENGTHS_IN_HEADER]
     padding = [0] * (_LENGTHS_IN_HEADER - len(head))

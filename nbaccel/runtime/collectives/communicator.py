@@ -18,6 +18,9 @@ class Communicator(ABC):
     rank: int
     world_size: int
 
+    def announce(self, operation: str) -> None:
+        """Called before each operation; a debug mode checks here that all ranks came."""
+
     @abstractmethod
     def barrier(self) -> None:
         """Return when every rank has called it."""

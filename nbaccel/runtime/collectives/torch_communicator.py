@@ -6,6 +6,7 @@ group is ended and made anew.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from nbaccel.runtime.collectives.communicator import Communicator
+from nbaccel.runtime.collectives.rollcall import roll_call
 from nbaccel.runtime.process_group import served_device_types
 
 # Types that every backend can add up. Others take a detour through one that holds all their values.
@@ -24,13 +26,22 @@ _all_gather_single: Callable[[torch.Tensor, torch.Tensor], Any] = getattr(
 )
 
 
+DEBUG_VARIABLE = "NBACCEL_DEBUG_MODE"
+"""Set it to 1 to be told which ranks didn't come to a collective, at the price of a round trip for each."""
+
+
 class TorchCommunicator(Communicator):
     """Ranks are processes, and torch.distributed connects them."""
 
     def __init__(self, rank: int, world_size: int, device: torch.device) -> None:
+        self.debug = os.environ.get(DEBUG_VARIABLE, "").lower() in {"1", "true", "yes", "on"}
         self.rank = rank
         self.world_size = world_size
         self.device = device
+
+    def announce(self, operation: str) -> None:
+        if self.debug:
+            roll_call(operation)
 
     def barrier(self) -> None:
         if self.device.type == "cpu":

@@ -7,8 +7,8 @@ have. Two ways to share (three ranks, batch size 2, seven samples; ``.`` marks f
     step 0: [0 1] [2 3] [4 5]           step 0: [0 1] [2 3] [4 5]
     step 1: [6 .0] [.1 .2] [.3 .4]      step 1: [6 .0] [.1 .2] [.3 .4]
 
-Filling continues from the start of the order. Where a step holds filling, ``partial`` says how many
-of each rank's samples are real, and they always come first.
+Filling continues from the start of the order. Where a step holds filling, :class:`ShardPass` says how
+many of each rank's samples are real, and they always come first.
 """
 
 from __future__ import annotations
@@ -18,6 +18,31 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.utils.data import BatchSampler
+
+
+class ShardPass:
+    """What a shard knows of one pass, ahead of the loader, which may be several batches behind."""
+
+    __slots__ = ("last_step", "partial")
+
+    def __init__(self) -> None:
+        self.partial: dict[int, list[int]] = {}
+        """By step: the real samples of each rank, where not all are real."""
+        self.last_step: int | None = None
+        """The last step of this rank; known before its batch is handed out."""
+
+    def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield ``batches``, having noted of the last one that it is the last."""
+        step = -1
+        coming: Any = None
+        for batch in batches:
+            if step >= 0:
+                yield coming
+            coming = batch
+            step += 1
+        if step >= 0:
+            self.last_step = step
+            yield coming
 
 
 class BatchSamplerShard(BatchSampler):
@@ -55,8 +80,8 @@ class BatchSamplerShard(BatchSampler):
         self.even_batches = even_batches
         self.batch_size = getattr(batch_sampler, "batch_size", None)
         self.drop_last = bool(getattr(batch_sampler, "drop_last", False))
-        self.partial: dict[int, list[int]] = {}
-        """Of the running pass: by step, the real samples of each rank, where not all are real."""
+        self.latest = ShardPass()
+        """What is known of the pass that began last."""
         if split_batches and self.batch_size is not None and self.batch_size % num_processes:
             raise ValueError(
                 f"split_batches needs a batch size that the number of processes divides, but "
@@ -96,12 +121,40 @@ class BatchSamplerShard(BatchSampler):
         return 0 < last <= self.process_index * (self.batch_size // self.num_processes)
 
     def __iter__(self) -> Iterator[list[int]]:
-        self.partial = {}
+        # Not a generator: the pass begins when it is asked for, not with its first batch.
+        record = self.latest = ShardPass()
         if self.num_processes == 1:
-            return iter(self.batch_sampler)
-        return self._split() if self.split_batches else self._take_turns()
+            own = iter(self.batch_sampler)
+        elif type(self.batch_sampler) is BatchSampler:
+            own = self._rounds(self.batch_sampler, record)
+        elif self.split_batches:
+            own = self._split(record)
+        else:
+            own = self._take_turns(record)
+        return record.watch(own)
 
-    def _take_turns(self) -> Iterator[list[int]]:
+    def _rounds(self, plain: BatchSampler, record: ShardPass) -> Iterator[list[int]]:
+        """Both ways for torch's own batch sampler, whose batches needn't be built to know them."""
+        world, rank = self.num_processes, self.process_index
+        piece = plain.batch_size // world if self.split_batches else plain.batch_size
+        first, after = rank * piece, (rank + 1) * piece
+        indices = iter(plain.sampler)
+        start: list[int] | None = None
+        step = 0
+        while len(group := list(itertools.islice(indices, piece * world))) == piece * world:
+            start = start or group
+            yield group[first:after]
+            step += 1
+        if not group or self.drop_last:
+            return
+        if self.even_batches:
+            record.partial[step] = [min(piece, max(0, len(group) - r * piece)) for r in range(world)]
+            again = itertools.cycle(start or list(group))
+            group.extend(itertools.islice(again, piece * world - len(group)))
+        if own := group[first:after]:
+            yield own
+
+    def _take_turns(self, record: ShardPass) -> Iterator[list[int]]:
         world, rank = self.num_processes, self.process_index
         start = _Start(world * (self.batch_size or 1), self.even_batches and not self.drop_last)
         step = 0
@@ -126,7 +179,7 @@ class BatchSamplerShard(BatchSampler):
         counts = [len(batch) for batch in last] + [0] * (world - len(last))
         filled = self._fill(last, start)
         if counts != [len(batch) for batch in filled]:
-            self.partial[step] = counts
+            record.partial[step] = counts
         yield filled[rank]
 
     def _fill(self, last: list[list[int]], start: _Start) -> list[list[int]]:
@@ -139,7 +192,7 @@ class BatchSamplerShard(BatchSampler):
             batch.extend(itertools.islice(again, max(0, self.batch_size - len(batch))))
         return batches
 
-    def _split(self) -> Iterator[list[int]]:
+    def _split(self, record: ShardPass) -> Iterator[list[int]]:
         world, rank = self.num_processes, self.process_index
         # Of a batch of unknown length every rank gets a piece: its length couldn't be foretold else.
         even = self.even_batches or self.batch_size is None
@@ -149,7 +202,7 @@ class BatchSamplerShard(BatchSampler):
             size = self.batch_size or -(-len(batch) // world) * world
             piece = size // world
             if even and len(batch) < size:
-                self.partial[step] = [min(piece, max(0, len(batch) - r * piece)) for r in range(world)]
+                record.partial[step] = [min(piece, max(0, len(batch) - r * piece)) for r in range(world)]
                 again = itertools.cycle(start.samples)
                 whole = [*batch, *itertools.islice(again, size - len(batch))]
             else:
@@ -185,7 +238,7 @@ class SampleShard:
         self.num_processes = num_processes
         self.process_index = process_index
         self.even_batches = even_batches
-        self.partial: dict[int, list[int]] = {}
+        self.latest = ShardPass()
 
     def __len__(self) -> int:
         full, left = divmod(len(self.sampler), self.num_processes)
@@ -193,7 +246,10 @@ class SampleShard:
         return full + int(one_more)
 
     def __iter__(self) -> Iterator[Any]:
-        self.partial = {}
+        record = self.latest = ShardPass()
+        return record.watch(self._own(record))
+
+    def _own(self, record: ShardPass) -> Iterator[Any]:
         world, rank = self.num_processes, self.process_index
         start: list[Any] = []
         items: list[Any] = []
@@ -215,7 +271,7 @@ class SampleShard:
             return
         if self.even_batches:
             # An item has no length here: all of it is real, or none.
-            self.partial[step] = [UNBOUNDED] * len(items) + [0] * (world - len(items))
+            record.partial[step] = [UNBOUNDED] * len(items) + [0] * (world - len(items))
         yield own
 
 

@@ -9,10 +9,12 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from nbaccel.runtime.data import loops
+from nbaccel.runtime.data.batch_shard import ShardPass
 from nbaccel.runtime.data.iterable_shard import Marked
-from nbaccel.runtime.data.movers import mover_for
+from nbaccel.runtime.data.movers import Mover, mover_for
 from nbaccel.runtime.data.order import EpochOrder
 from nbaccel.runtime.data.position import Position
+from nbaccel.runtime.data.samplers import find_sampler
 
 _END = object()
 
@@ -122,19 +124,23 @@ class PreparedLoader(DataLoader[Any]):
         state = self.position.state_dict(self.iteration, self.total_batch_size, self._loop)
         return state | {"order": None if self.order is None else self.order.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any], *, resume: bool | None = None) -> None:
-        """Have the next pass take the order of the pass that ``state`` was taken in.
+    def load_state_dict(self, state_dict: dict[str, Any], *, resume: bool | None = None) -> None:
+        """Have the next pass take the order of the pass that ``state_dict`` was taken in.
 
         Args:
-            state: from :meth:`state_dict`, on this or another number of ranks.
+            state_dict: from :meth:`state_dict`, on this or another number of ranks.
             resume: start that pass after the batches that were done already; by default as
                 :attr:`resumes` says. Otherwise it is for the caller to leave them out, see
                 :func:`~nbaccel.runtime.data.prepare.skip_first_batches`.
         """
-        if self.order is not None and state["order"] is not None:
-            self.order.load_state_dict(state["order"])
+        if self.order is not None and state_dict["order"] is not None:
+            self.order.load_state_dict(state_dict["order"])
         wanted = self.resumes if resume is None else resume
-        self.iteration = self.position.load(state, self.total_batch_size, resume=wanted)
+        self.iteration = self.position.load(state_dict, self.total_batch_size, resume=wanted)
+
+    def get_sampler(self) -> Any:
+        """The innermost sampler, which decides on the order."""
+        return find_sampler(self.base_dataloader)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         resumed = self.position.take_resumed()
@@ -170,9 +176,14 @@ class PreparedLoader(DataLoader[Any]):
     def _begin_pass(self, epoch: int) -> None:
         if self.order is not None:
             self.order.begin(epoch)
-        dataset = self.base_dataloader.dataset
-        if hasattr(dataset, "set_epoch"):
-            dataset.set_epoch(epoch)
+        base = self.base_dataloader
+        # A batch sampler of the user's own, behind what preparing put around it. The sampler inside it is
+        # the order's business.
+        batches = getattr(base.batch_sampler, "batch_sampler", base.batch_sampler)
+        parts: list[Any] = [base.dataset, getattr(batches, "inner", batches)]
+        for part in parts:
+            if hasattr(part, "set_epoch") and part is not getattr(self.order, "sampler", None):
+                part.set_epoch(epoch)
 
     def _leave_out(self, source: Iterator[Any], loop: loops.Loop, batches: int) -> None:
         """Throw away the next ``batches`` batches."""
@@ -205,9 +216,27 @@ class DataLoaderShard(PreparedLoader):
 
     def _batches(self, source: Iterator[Any], loop: loops.Loop) -> Iterator[Any]:
         mover = mover_for(self.device, self.non_blocking)
-        start, finish = mover.start, mover.finish
-        shard = self.shard
-        # One batch is read ahead, to know of the last one that it is the last.
+        # A shard knows the last batch by its indices. That spares reading one batch ahead, which is worth
+        # its memory only where batches can be copied ahead too.
+        record = None if self.shard is None else self.shard.latest
+        if record is None or mover.ahead:
+            return self._read_ahead(source, loop, mover, record)
+        return self._as_they_come(source, loop, mover, record)
+
+    def _as_they_come(
+        self, source: Iterator[Any], loop: loops.Loop, mover: Mover, record: ShardPass
+    ) -> Iterator[Any]:
+        finish, partial = mover.finish, record.partial
+        loops.enter(loop)
+        for batch in source:
+            loop.index += 1
+            loop.at_end = loop.index == record.last_step
+            loop.counts = partial.get(loop.index) if partial else None
+            yield finish(batch)
+
+    def _read_ahead(
+        self, source: Iterator[Any], loop: loops.Loop, mover: Mover, record: ShardPass | None
+    ) -> Iterator[Any]:
         try:
             coming = next(source)
         except StopIteration:
@@ -216,7 +245,7 @@ class DataLoaderShard(PreparedLoader):
         counts: list[int] | None = None
         if type(coming) is Marked:
             coming, counts = coming.value, coming.counts
-        started = start(coming)
+        started = mover.start(coming)
         while not loop.at_end:
             running, running_counts = started, counts
             counts = None
@@ -227,9 +256,9 @@ class DataLoaderShard(PreparedLoader):
             else:
                 if type(coming) is Marked:
                     coming, counts = coming.value, coming.counts
-                started = start(coming)
+                started = mover.start(coming)
             loop.index += 1
-            if running_counts is None and shard is not None and shard.partial:
-                running_counts = shard.partial.get(loop.index)
+            if running_counts is None and record is not None:
+                running_counts = record.partial.get(loop.index)
             loop.counts = running_counts
-            yield finish(running)
+            yield mover.finish(running)

@@ -22,19 +22,39 @@ class Mover:
     finish: Callable[[Any], Any]
     """Takes what ``start`` returned, and returns the batch, ready for use."""
 
+    ahead: bool = False
+    """Whether anything is gained by starting early."""
+
 
 def _as_it_is(batch: Any) -> Any:
     return batch
 
 
+def _to_host(batch: Any) -> Any:
+    """A fast way for the usual batch: a few tensors that are on the host already."""
+    kind = type(batch)
+    items = (batch,) if kind is torch.Tensor else batch.values() if kind is dict else batch
+    if kind in _USUAL:
+        for item in items:
+            if type(item) is not torch.Tensor or not item.is_cpu:
+                break
+        else:
+            return batch
+    return send_to_device(batch, "cpu")
+
+
+_USUAL = (torch.Tensor, list, tuple, dict)
 _STAY = Mover(_as_it_is, _as_it_is)
+_TO_HOST = Mover(_as_it_is, _to_host)
 
 
 def mover_for(device: torch.device | None, non_blocking: bool) -> Mover:
     """How batches get to ``device``; None leaves them where they are."""
     if device is None:
         return _STAY
-    stream = device_named(device.type).copy_stream(device) if device.type != "cpu" else None
+    if device.type == "cpu":
+        return _TO_HOST
+    stream = device_named(device.type).copy_stream(device)
     if stream is None:
         return Mover(_as_it_is, lambda batch: send_to_device(batch, device, non_blocking))
     return _ahead(device, stream)
@@ -54,7 +74,7 @@ def _ahead(device: torch.device, stream: Any) -> Mover:
         _used_on(batch, current)
         return batch
 
-    return Mover(start, finish)
+    return Mover(start, finish, ahead=True)
 
 
 def _used_on(batch: Any, stream: Any) -> None:

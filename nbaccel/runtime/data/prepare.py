@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from nbaccel.runtime.collectives.communicator import Communicator
+from nbaccel.runtime.data.agreed import agreed
 from nbaccel.runtime.data.batch_shard import BatchSamplerShard, SampleShard
 from nbaccel.runtime.data.dispatcher import DataLoaderDispatcher
 from nbaccel.runtime.data.iterable_shard import BatchedShard, MarkedShard, MarkingCollate
@@ -119,7 +128,12 @@ def prepare_data_loader(
         base = _shard_iterable(dataloader, num_processes, process_index, split_batches, even_batches)
         prepared = DataLoaderShard(base, num_processes=num_processes, **placement)
     else:
-        base, shard = _shard_indexed(dataloader, num_processes, process_index, split_batches, even_batches)
+        shared = _without_distributed_sampler(dataloader, num_processes)
+        settled = agreed(shared.batch_sampler, communicator)
+        base, shard = _shard_indexed(
+            shared, settled, num_processes, process_index, split_batches, even_batches
+        )
+        dataloader = shared
         order = EpochOrder(find_sampler(dataloader), communicator)
         prepared = DataLoaderShard(base, order=order, shard=shard, num_processes=num_processes, **placement)
     prepared.source = plain
@@ -161,11 +175,16 @@ def _shard_iterable(
 
 
 def _shard_indexed(
-    dataloader: DataLoader[Any], world: int, rank: int, split_batches: bool, even_batches: bool
+    dataloader: DataLoader[Any],
+    batch_sampler: Any,
+    world: int,
+    rank: int,
+    split_batches: bool,
+    even_batches: bool,
 ) -> tuple[DataLoader[Any], Any]:
     shard: Any
-    if dataloader.batch_sampler is not None:
-        shard = BatchSamplerShard(dataloader.batch_sampler, world, rank, split_batches, even_batches)
+    if batch_sampler is not None:
+        shard = BatchSamplerShard(batch_sampler, world, rank, split_batches, even_batches)
         placed: dict[str, Any] = {"batch_sampler": shard}
     elif isinstance(dataloader.sampler, BatchSampler):
         # The data set takes whole lists of indices.
@@ -175,6 +194,24 @@ def _shard_indexed(
         shard = SampleShard(dataloader.sampler, world, rank, even_batches)
         placed = {"sampler": shard, "batch_size": None}
     return DataLoader(dataloader.dataset, **placed, **loading_options(dataloader)), shard
+
+
+def _without_distributed_sampler(dataloader: DataLoader[Any], world: int) -> DataLoader[Any]:
+    """A loader that was sharded by hand already, as it would be without; else every sample came twice."""
+    sampler = dataloader.sampler
+    if not isinstance(sampler, DistributedSampler) or sampler.num_replicas != world:
+        return dataloader
+    warnings.warn(
+        "the loader has a DistributedSampler, but prepare() shares the data among the processes itself: the "
+        "sampler is replaced by one over the whole data set. Leave it out",
+        stacklevel=5,
+    )
+    size = dataloader.batch_size or 1
+    order: Any = SequentialSampler(dataloader.dataset)  # type: ignore[arg-type]
+    if sampler.shuffle:
+        order = SeedableRandomSampler(dataloader.dataset, data_seed=sampler.seed)  # type: ignore[arg-type]
+    batches = BatchSampler(order, size, dataloader.drop_last)
+    return DataLoader(dataloader.dataset, batch_sampler=batches, **loading_options(dataloader))
 
 
 def _with_seedable_sampler(dataloader: DataLoader[Any], data_seed: int | None) -> DataLoader[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sized
 from typing import Any
 
@@ -57,9 +58,8 @@ class SkipBatchSampler(BatchSampler):
         return getattr(self.batch_sampler, name)
 
     def __iter__(self) -> Iterator[list[int]]:
-        for index, batch in enumerate(self.batch_sampler):
-            if index >= self.skip_batches:
-                yield batch
+        # Not a generator: the pass of the batch sampler begins when this one does.
+        return itertools.islice(iter(self.batch_sampler), self.skip_batches, None)
 
     @property
     def total_length(self) -> int:

@@ -89,6 +89,19 @@ class TrainingFacet(AcceleratorParts):
         for optimizer in self._optimizers:
             yield from parameters_of(optimizer)
 
+    def window_mean(self, total: torch.Tensor, window_count: float) -> torch.Tensor:
+        """The loss to call :meth:`backward` on, for a mean over all tokens of a window on all ranks.
+
+        Batches with many tokens then count for more than those with few, as if the window were one batch.
+
+        Args:
+            total: the loss summed over the tokens of this micro-batch.
+            window_count: tokens of the whole window on all ranks: ``reduce`` the sum over its batches, which
+                have to be at hand before its first backward.
+        """
+        state = self.gradient_state
+        return total * (self._runtime.environment.world_size * state.divisor / window_count)
+
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """Within it, backward leaves the gradients of ``model`` local to the rank."""
         return self._strategy.no_sync(model)

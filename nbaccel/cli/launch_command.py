@@ -50,7 +50,7 @@ _FOR_WORKERS = ("mixed_precision", "cpu", "gradient_accumulation_steps")
     options_metavar="[FLAGS]",
 )
 @flags.launch_flags
-@click.argument("script")
+@click.argument("script", type=click.Path())
 @click.argument("script_args", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT ARGS]...")
 def command(script: str, script_args: tuple[str, ...], **given: Any) -> None:
     """Run SCRIPT on several processes; everything after SCRIPT is handed to it.

@@ -40,7 +40,9 @@ def names_of(tree: ast.Module, source: str) -> Names:
         stack += child.get_children()
         for each in child.get_symbols():
             if each.is_global():
-                (binds if each.is_declared_global() and each.is_assigned() else uses).add(each.get_name())
+                uses.add(each.get_name())
+                if each.is_declared_global() and each.is_assigned():
+                    binds.add(each.get_name())
     changed = _changed(tree)
     has_star = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree))
     return Names(frozenset(binds | changed), frozenset((uses | changed) - _BUILTINS), has_star)
@@ -60,8 +62,12 @@ def _changed(tree: ast.Module) -> set[str]:
             targets = (
                 statement.targets if isinstance(statement, (ast.Assign, ast.Delete)) else [statement.target]
             )
+            # A plain assignment makes a name anew; `x += 1` and `del x` need the one that is there.
+            is_new = isinstance(statement, (ast.Assign, ast.AnnAssign))
             found |= {
-                root for target in targets if (root := _root(target)) and not isinstance(target, ast.Name)
+                root
+                for target in targets
+                if (root := _root(target)) and not (is_new and isinstance(target, ast.Name))
             }
         elif (
             isinstance(statement, ast.Expr)

@@ -7,7 +7,6 @@ import gc
 import mmap
 import os
 import tempfile
-import time
 import weakref
 from pathlib import Path
 
@@ -301,19 +300,3 @@ def test_an_interrupt_while_writing_leaves_nothing(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         dump(np.ones(BIG // 8))
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_warm_write_is_faster_than_a_cold_one():
-    array = np.ones((256 << 20) // 8)
-
-    def seconds():
-        start = time.perf_counter()
-        with dump(array):
-            return time.perf_counter() - start
-
-    cold = []
-    for _ in range(3):
-        memory.free_warm()
-        cold.append(seconds())
-    warm = [seconds() for _ in range(3)]
-    assert min(warm) < 0.7 * min(cold)

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from nbaccel.runtime import recovery
+
 
 class LossScaler:
     """Drives a :class:`torch.amp.GradScaler` for any number of optimizers."""
@@ -24,6 +26,7 @@ class LossScaler:
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._unscaled: set[int] = set()
         self._stepped: set[int] = set()
+        recovery.track(self)
 
     def register(self, optimizer: Optimizer) -> None:
         """Have the gradients of ``optimizer`` follow the scale while they wait for its step."""
@@ -95,6 +98,11 @@ class LossScaler:
     def _current(self) -> torch.Tensor:
         # get_scale() would wait for the device; scaling a one doesn't.
         return self.scaler.scale(torch.ones((), device=self.scaler._device))
+
+    def forget_window(self) -> None:
+        """Gradients of a broken-off window are gone, and with them what is noted of their scale."""
+        self._stepped.clear()
+        self._unscaled.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """The scaler's state, all steps accounted for."""

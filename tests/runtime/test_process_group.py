@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from nbaccel.accelerator import Accelerator
+from nbaccel.runtime import recovery
 from nbaccel.runtime.environment import ProcessEnvironment
 from nbaccel.runtime.process_group import ensure_process_group, shutdown_process_group
 from tests.runtime.ranks import run_ranks
@@ -51,15 +52,24 @@ def test_ending_the_group_frees_a_waiting_peer_though_a_model_pins_it() -> None:
 def test_models_and_optimizers_go_on_with_the_next_group() -> None:
     def on_rank() -> list[list[float]]:
         accelerator, model, optimizer = _prepared()
+        scheduler = accelerator.prepare(torch.optim.lr_scheduler.StepLR(optimizer, 1))
         _step(accelerator, model, optimizer)
         shutdown_process_group()
         if accelerator.process_index == 1:
             with torch.no_grad():
                 model.module.weight.add_(5.0)  # as if this rank was a step ahead
+                optimizer.state[model.module.weight]["momentum_buffer"].add_(3.0)
+            scheduler.step()
+            lost = torch.optim.SGD(model.parameters(), lr=1.0)  # on this rank only, and gone
+            accelerator.prepare(lost)
+            accelerator._optimizers.pop()
+            del lost
         ensure_process_group(ProcessEnvironment.detect(), "cpu")
+        recovery.align()
         _step(accelerator, model, optimizer)
         assert accelerator.gather(torch.tensor([accelerator.process_index])).tolist() == [0, 1]
-        return model.module.weight.tolist()
+        momentum = optimizer.state[model.module.weight]["momentum_buffer"]
+        return [*model.module.weight.tolist(), momentum.tolist(), scheduler.get_last_lr()]
 
     first, second = run_ranks(on_rank, 2)
     assert first == second

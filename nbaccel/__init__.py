@@ -85,3 +85,17 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_EXPORTS})
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext nbaccel``: the magics ``%%accelerate`` and ``%accelerate``."""
+    from nbaccel.magics import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """``%unload_ext nbaccel``: the workers end, the magics go."""
+    from nbaccel.magics import unload
+
+    unload(shell)

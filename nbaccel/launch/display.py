@@ -50,6 +50,7 @@ class Outlet:
         *,
         display_id: str | None = None,
         update: bool = False,
+        is_value: bool = False,
     ) -> None:
         """Show one object.
 
@@ -58,6 +59,7 @@ class Outlet:
             metadata: the same keys -> hints for the front end.
             display_id: name under which it can be updated.
             update: replace what was shown under ``display_id``.
+            is_value: it is what the cell's last expression gave, and needs no label.
         """
         if os.getpid() != self._pid or not self._turns.are_marked:
             sys.stdout.write(f"{data.get('text/plain', '')}\n")
@@ -70,6 +72,7 @@ class Outlet:
                 data=plain,
                 metadata=_plain(dict(metadata or {})),
                 display_id=display_id,
+                is_value=is_value,
             )
         )
 

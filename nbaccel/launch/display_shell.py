@@ -59,7 +59,7 @@ class DisplayShell(InteractiveShell):
         self.display_formatter = DisplayFormatter(parent=self)
         self.display_pub = WorkerDisplayPublisher(outlet=outlet)
         self.display_formatter.formatters["image/png"].for_type_by_name(
-            "matplotlib.figure", "Figure", _figure_as_png
+            "matplotlib.figure", "Figure", figure_as_png
         )
 
 
@@ -72,7 +72,7 @@ def install_shell(outlet: Outlet) -> None:
     InteractiveShell._instance = DisplayShell(outlet)  # type: ignore[assignment]  # noqa: SLF001
 
 
-def _figure_as_png(figure: Any) -> str:
+def figure_as_png(figure: Any) -> str:
     from nbaccel.launch.figures import as_png
 
     return as_png(figure)

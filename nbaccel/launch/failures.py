@@ -60,7 +60,7 @@ def pack(
         rank: global rank of this worker.
         when: ``time.monotonic()`` at the failure.
         in_result: the call went well, sending its value failed.
-        skip_file: leading frames of this file are ours, not the user's, and are left out.
+        skip_file: leading frames of this file and its neighbours are ours, not the user's, and are left out.
     """
     error.__traceback__ = _without_leading(error.__traceback__, skip_file)
     text = "".join(traceback.format_exception(error))
@@ -188,7 +188,8 @@ def _unpack_chain(packed: PackedException) -> BaseException:
 
 
 def _without_leading(tb: TracebackType | None, skip_file: str) -> TracebackType | None:
-    while tb is not None and tb.tb_frame.f_code.co_filename == skip_file and tb.tb_next is not None:
+    ours = Path(skip_file).parent
+    while tb is not None and tb.tb_next is not None and Path(tb.tb_frame.f_code.co_filename).parent == ours:
         tb = tb.tb_next
     return tb
 

@@ -237,6 +237,8 @@ class Display:
     """MIME type -> hints for the front end."""
     display_id: str | None = None
     """Name under which it can be updated."""
+    is_value: bool = False
+    """It is what the cell's last expression gave, of one rank on behalf of all."""
     wait: bool = False
     """Clear only when something new comes."""
 

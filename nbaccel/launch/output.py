@@ -245,7 +245,7 @@ class Router:
         if display.display_id and self._labelled and rank != self._main_rank:
             # Ranks that run the same code use the same names; each one updates its own display.
             display = replace(display, display_id=f"{display.display_id}-rank-{rank}")
-        if display.action == "show" and self._labelled:
+        if display.action == "show" and self._labelled and not display.is_value:
             self._screen.lines(False, rank, self._label(rank), ["displays:"])
         self._screen.display(display)
 

@@ -12,14 +12,14 @@ it writes, and nobody else sees that. Descriptors travel over :mod:`nbaccel.laun
 
 from __future__ import annotations
 
-import mmap
 import os
 import pickle
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any, Self
 
-from nbaccel.launch import memory, pickling, tensors, unpicklable
+from nbaccel.launch import mapping, memory, pickling, tensors, unpicklable
 
 _HEADER = struct.Struct("!8sQQQ")  # magic, length of the pickle stream, offset of the index, its entries
 _MAGIC = b"nbaccel2"
@@ -27,6 +27,9 @@ _ALIGNMENT = 64
 _INDEX_ENTRY = struct.Struct("!QQ?")  # offset, length, read-only
 _CHUNK = 64 << 20
 """Bytes a write: an interrupt is served between two of them."""
+
+MakePickler = Callable[[IO[bytes], Callable[[pickle.PickleBuffer], Any]], pickling.Pickler]
+"""A pickler for a file and a function that takes the buffers beside it."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,7 @@ class Payload:
         _, stream_length, index_offset, count = _HEADER.unpack(header)
         # The file may be longer: a warm one keeps the memory of what it held before.
         length = index_offset + count * _INDEX_ENTRY.size
-        mapped = mmap.mmap(self.fd, length, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-        view = memoryview(mapped)
+        view = mapping.privately(self.fd, length)
         buffers = []
         for start, size, readonly in _INDEX_ENTRY.iter_unpack(view[index_offset:]):
             piece = view[start : start + size]
@@ -109,9 +111,19 @@ def dump_call(call: tuple[Any, tuple[Any, ...], dict[str, Any]]) -> Payload:
         TypeError: something in it can't be pickled; the message names it and the way to it.
         OSError: there is no room for it.
     """
+    return dump_by(call, pickling.CallPickler)
+
+
+def dump_by(call: tuple[Any, tuple[Any, ...], dict[str, Any]], make_pickler: MakePickler) -> Payload:
+    """As :func:`dump_call`, by other rules.
+
+    Args:
+        call: function, args and kwargs.
+        make_pickler: the rules.
+    """
     file = memory.acquire()
     try:
-        contents = _write(file, call, pickling.CallPickler)
+        contents = _write(file, call, make_pickler)
     except BaseException:
         file.close()
         raise
@@ -137,17 +149,15 @@ def dump_result(value: Any, whose: str = "") -> Payload:
         file.close()
 
 
-def _write(
-    file: memory.MemoryFile, obj: Any, pickler_class: type[pickling.Pickler], whose: str = ""
-) -> Contents:
+def _write(file: memory.MemoryFile, obj: Any, make_pickler: MakePickler, whose: str = "") -> Contents:
     with open(file.writer, "wb", buffering=1 << 20, closefd=False) as out:
         out.write(bytes(_HEADER.size))
         buffers: list[pickle.PickleBuffer] = []
-        pickler = pickler_class(out, buffers.append)
+        pickler = make_pickler(out, buffers.append)
         try:
             pickler.dump(obj)
         except Exception as error:
-            found = unpicklable.explain(obj, error, pickler_class, whose)
+            found = unpicklable.explain(obj, error, make_pickler, whose)
             if found is None:
                 raise  # the object is fine, the file isn't
             raise found from error

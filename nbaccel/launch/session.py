@@ -61,6 +61,8 @@ class Session:
         self._task = 0
         self._around: dict[int, _Around] = {}
         self._lost = ""
+        self.generation = 0
+        """How often workers were started: what others know of their state holds for one of them."""
 
     # --- tasks --------------------------------------------------------------------------------
 
@@ -237,6 +239,7 @@ class Session:
             group.start(spawner, setup, self.spec.num_processes)
             self._group, self._router, self._rendezvous = group, router, rendezvous
             self._around = {rank: _Around.now(self.spec) for rank in ranks}
+            self.generation += 1
             self._renew_group(False)
         except BaseException:
             group.close()

@@ -38,5 +38,15 @@ def _below_us(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:
     """What user code calls; where it isn't running, everything that isn't ours."""
     for index, frame in enumerate(frames):
         if frame.name == USER_CALL:
-            return list(frames[index + 1 :])
+            return _below_shell(frames[index + 1 :])
     return [frame for frame in frames if Path(frame.filename).parent != _OURS]
+
+
+def _below_shell(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """The user's frames of a cell: a shell stands between us and them."""
+    if not frames or Path(frames[0].filename).parent != _OURS:
+        return frames
+    for index, frame in enumerate(frames):
+        if Path(frame.filename).parent != _OURS and "IPython" not in Path(frame.filename).parts:
+            return frames[index:]
+    return frames

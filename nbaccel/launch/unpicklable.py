@@ -10,7 +10,7 @@ import inspect
 import time
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from nbaccel.launch.pickling import Pickler
@@ -20,7 +20,9 @@ _BUDGET = 5.0
 """Seconds after which no further part is tried."""
 
 
-def explain(obj: Any, error: Exception, pickler_class: type[Pickler], whose: str = "") -> TypeError | None:
+def explain(
+    obj: Any, error: Exception, pickler_class: Callable[..., Pickler], whose: str = ""
+) -> TypeError | None:
     """A TypeError that says what can't be pickled and where it was found.
 
     Args:
@@ -50,7 +52,7 @@ class _Nowhere:
 
 
 class _Search:
-    def __init__(self, pickler_class: type[Pickler]) -> None:
+    def __init__(self, pickler_class: Callable[..., Pickler]) -> None:
         self._pickler_class = pickler_class
         self._seen: set[int] = set()
         self._deadline = time.monotonic() + _BUDGET
@@ -80,7 +82,7 @@ class _Search:
 
     def _failure(self, obj: Any) -> str | None:
         try:
-            self._pickler_class(_Nowhere(), lambda _: None).dump(obj)  # type: ignore[arg-type]
+            self._pickler_class(_Nowhere(), lambda _: None).dump(obj)
         except Exception as error:  # noqa: BLE001
             return str(error) or type(error).__name__
         return None

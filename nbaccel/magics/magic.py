@@ -1,0 +1,151 @@
+"""The magics themselves: ``%%accelerate`` runs a cell on the workers, ``%accelerate`` looks after them.
+
+What IPython shows of an error raised here is the worker's own error, once; these functions leave
+themselves out of its traceback.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from IPython.core.magic import Magics, line_cell_magic, magics_class
+
+import nbaccel
+from nbaccel.launch import devices, zygote_client
+from nbaccel.launch.session import Session, session, stop_session
+from nbaccel.magics import commands, hints
+from nbaccel.magics import help as help_texts
+from nbaccel.magics.completion import complete
+from nbaccel.magics.options import CellOptions, OptionError, parse_line
+from nbaccel.magics.runner import CellText, Runner
+
+_MAGIC = "%%accelerate"
+_PACKAGE = f"{Path(nbaccel.__file__).parent}{os.sep}"
+
+
+@magics_class
+class AccelerateMagics(Magics):
+    """``%%accelerate`` and ``%accelerate``."""
+
+    shell: Any  # declared as one that may be None
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self._runner: Runner | None = None
+
+    @line_cell_magic
+    def accelerate(self, line: str, cell: str | None = None) -> Any:
+        """Replaced by the text of :mod:`nbaccel.magics.help`."""
+        __tracebackhide__ = True
+        try:
+            if cell is None:
+                return commands.run(self, line)
+            return self._run_cell(line, cell)
+        except BaseException as error:
+            error.__traceback__ = _without_our_frames(error.__traceback__)
+            raise
+
+    accelerate.__doc__ = f"{help_texts.cell_help()}\n\n{help_texts.line_help()}"
+
+    def runner(self, running: Session) -> Runner:
+        """What runs cells on this session for this notebook."""
+        if self._runner is None or self._runner.session is not running:
+            self._runner = Runner(running, self.shell.user_ns, self.shell.transform_cell)
+            hints.remember(self._runner)
+        return self._runner
+
+    def _run_cell(self, line: str, cell: str) -> None:
+        options = parse_line(line)
+        chosen = choose_session(options)
+        self.runner(chosen).run(
+            self._text(line, cell),
+            ranks=options.ranks,
+            output=options.output,
+            timeout=options.timeout,
+            out=options.out,
+        )
+
+    def _text(self, line: str, cell: str) -> CellText:
+        """The cell under the name by which the notebook's tracebacks know it."""
+        whole = self._whole(line, cell)
+        filename = self.shell.compile.cache(whole, self.shell.execution_count)
+        # IPython's transformations drop empty lines at the start.
+        lines = cell.splitlines(keepends=True)
+        empty = next((number for number, text in enumerate(lines) if text.strip()), 0)
+        body = cell.rstrip("\n")
+        start = whole.rfind(body) if body else len(whole)
+        return CellText(
+            source=self.shell.transform_cell(cell),
+            raw=cell,
+            filename=filename,
+            text=whole,
+            offset=whole.count("\n", 0, start) + empty,
+            count=self.shell.execution_count,
+        )
+
+    def _whole(self, line: str, cell: str) -> str:
+        """The cell with the magic's line and what may stand in front of it."""
+        history = self.shell.history_manager.input_hist_raw
+        last: str = history[-1] if history else ""
+        if _MAGIC in last and cell.strip() and last.rstrip("\n").endswith(cell.rstrip("\n")):
+            return last
+        return f"{_MAGIC} {line}".rstrip() + f"\n{cell}"
+
+
+def _without_our_frames(tb: TracebackType | None) -> TracebackType | None:
+    """What is left of a traceback when the leading frames of this package are taken off."""
+    while tb is not None and tb.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        tb = tb.tb_next
+    return tb
+
+
+def choose_session(options: CellOptions) -> Session:
+    """The session that a cell with these options runs on.
+
+    Raises:
+        OptionError: accelerators that aren't there.
+        ValueError: what is asked for can't be had.
+    """
+    asked = options.gpu_ids or (tuple(range(options.gpus)) if options.gpus else None)
+    if asked is not None:
+        _check_accelerators(options, asked)
+    return session(
+        options.num_processes,
+        devices=asked,
+        cpu=options.cpu,
+        mixed_precision=options.mixed_precision,
+        fresh=options.fresh,
+    )
+
+
+def _check_accelerators(options: CellOptions, asked: tuple[int, ...]) -> None:
+    """``--gpus 4`` on a machine that has fewer: said before anything starts."""
+    found = devices.visible_accelerators(os.environ)
+    said = f"--gpus {options.gpus}" if options.gpus else f"--gpu-ids {','.join(map(str, asked))}"
+    instead = f"--cpu -n {len(asked)} runs {len(asked)} worker{'s' if len(asked) > 1 else ''} on the CPU"
+    if not found.count:
+        raise OptionError(f"{said}: no accelerator is visible ({found.reason}); {instead}")
+    missing = [number for number in asked if number >= found.count]
+    if missing:
+        there = f"{found.count} {found.platform} device{'s' if found.count > 1 else ''}"
+        raise OptionError(f"{said}: there {'are' if found.count > 1 else 'is'} {there} here; {instead}")
+
+
+def start(shell: Any) -> None:
+    """Completion and hints, and the process that workers are forked from, while nobody waits for it."""
+    shell.set_hook("complete_command", complete, str_key="%%accelerate")
+    shell.set_hook("complete_command", complete, str_key="%accelerate")
+    shell.events.register("post_run_cell", hints.hint_of_workers)
+    if os.environ.get("NBACCEL_PREWARM") != "0":
+        zygote_client.start_zygote()
+
+
+def stop(shell: Any) -> None:
+    """End the workers; leave the shell as it was."""
+    stop_session()
+    shell.events.unregister("post_run_cell", hints.hint_of_workers)
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop("accelerate", None)

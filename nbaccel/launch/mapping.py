@@ -18,6 +18,9 @@ from typing import Any
 _READ_UP_TO = 1 << 20
 """Bytes up to which reading costs less than mapping."""
 
+_ALIGNMENT = 64
+"""Of the memory, as of what is in the files: vector units like it."""
+
 
 def privately(fd: int, length: int) -> memoryview:
     """The first ``length`` bytes of a file, writable, copied only where they are written.
@@ -36,7 +39,9 @@ def privately(fd: int, length: int) -> memoryview:
 
 
 def _read(fd: int, length: int) -> memoryview:
-    view = memoryview(bytearray(length))
+    block = bytearray(length + _ALIGNMENT)
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(block)) % _ALIGNMENT
+    view = memoryview(block)[start : start + length]
     done = 0
     while done < length:
         count = os.preadv(fd, [view[done:]], done)

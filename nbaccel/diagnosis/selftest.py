@@ -27,6 +27,7 @@ from nbaccel.config import LaunchSpec, Resolved
 from nbaccel.diagnosis import checks
 from nbaccel.errors import LaunchTimeout, WorkerError
 from nbaccel.launch.failures import describe_ranks
+from nbaccel.launch.rendezvous import DEFAULT_MULTI_NODE_PORT
 
 TIMEOUT_S = 120.0
 """Of each stage. The first use of a GPU and of NCCL takes tens of seconds on some machines."""
@@ -62,6 +63,16 @@ class Plan:
         spec = self.found["spec"]
         assert isinstance(spec, LaunchSpec)
         return spec
+
+    def next_port(self) -> int:
+        """A port of its own for each stage.
+
+        Machines don't start a stage at the same moment, and one that is early must not meet the store of
+        the stage before.
+        """
+        used = int(self.found.get("ports_used", 0))
+        self.found["ports_used"] = used + 1
+        return int(self.settings["master_port"] or DEFAULT_MULTI_NODE_PORT) + used
 
 
 @dataclass(frozen=True)
@@ -131,7 +142,7 @@ def launch(function: Callable[[], Any], plan: Plan) -> list[Any]:
     spec, settings = plan.spec, plan.settings
     several: dict[str, Any] = {}
     if spec.num_nodes > 1:
-        several = {"master_addr": settings["master_addr"], "use_port": settings["master_port"]}
+        several = {"master_addr": settings["master_addr"], "use_port": plan.next_port()}
     with notices.unannounced():
         values = notebook_launcher(
             function,
@@ -196,8 +207,7 @@ def _script(plan: Plan) -> str:
     command += ["--num-machines", str(spec.num_nodes), "--machine-rank", str(spec.node_rank)]
     if spec.num_nodes > 1:
         command += ["--main-process-ip", plan.settings["master_addr"]]
-        if plan.settings["master_port"]:
-            command += ["--main-process-port", str(plan.settings["master_port"])]
+        command += ["--main-process-port", str(plan.next_port())]
     with tempfile.TemporaryDirectory(prefix="nbaccel-test-") as folder:
         script = Path(folder) / "hello.py"
         script.write_text("import os\nprint('rank', os.environ['RANK'], 'is here', flush=True)\n")
@@ -241,7 +251,8 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         "start",
         "Workers don't come up. Another way of starting them may work: --start-method spawn. With several "
-        "machines: is the test running on each, and does the first one's port let them in?",
+        "machines: is the test running on each, and do the first one's ports (the configured one and the "
+        "next five) let them in?",
         on_workers(checks.say_hello, _hello),
     ),
     Stage(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from nbaccel.cli.app import application
 from nbaccel.diagnosis import selftest
-from tests.cli.conftest import Done
+from tests.cli.conftest import Done, Running
 
 STAGES = [stage.name for stage in selftest.STAGES]
 
@@ -101,6 +103,33 @@ def test_B160_a_fault_is_named_with_stage_and_rank_within_the_time_limit(
     assert "look at the cables" in result.output
     assert all(word in result.output for word in words), result.output
     assert time.monotonic() - started < 8 + 30  # the workers' start included
+
+
+def test_two_machines_test_each_other(start: Callable[..., Running]) -> None:
+    port = _free_ports(6)
+    both = [
+        start(
+            *("test", "--cpu", "--num-machines", "2", "--machine-rank", rank, "--num-processes", "2"),
+            *("--main-process-ip", "127.0.0.1", "--main-process-port", port, "--timeout", "60"),
+        )
+        for rank in range(2)
+    ]
+    for done in [each.finish() for each in both]:
+        assert done.code == 0, done.out + done.err
+        assert "1 of 2 ranks" in done.out
+
+
+def _free_ports(count: int) -> int:
+    """The first of some ports in a row that nobody uses."""
+    for first in range(20000, 30000, count):
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no ports are free")
 
 
 def test_a_script_that_hangs_is_ended_with_its_workers(tmp_path: Path) -> None:

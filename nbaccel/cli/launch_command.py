@@ -64,7 +64,7 @@ def command(script: str, script_args: tuple[str, ...], **given: Any) -> None:
         console.warn(settings.warnings)
     from nbaccel.launch.resolve import spec_of
 
-    with translated(ValueError):
+    with translated(ValueError, RuntimeError):
         spec = spec_of(settings)
     if given["multi_gpu"] and len(spec.devices) < 2:
         raise Refused(

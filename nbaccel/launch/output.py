@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
+from nbaccel.config import OUTPUT_MODES
 from nbaccel.launch import lines as line_reading
 from nbaccel.launch import marks
 from nbaccel.launch.logs import RankLogs
@@ -29,7 +30,7 @@ from nbaccel.launch.messages import Display
 from nbaccel.launch.rank_feed import RankFeed
 from nbaccel.launch.screen import Screen, is_interactive
 
-MODES = ("all", "main", "none")
+MODES = OUTPUT_MODES
 """Choices of ``output``."""
 
 QUIET_SECONDS = 0.3

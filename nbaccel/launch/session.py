@@ -48,7 +48,7 @@ class Session:
 
         Args:
             spec: what to run on.
-            start_method: one of :data:`nbaccel.launch.spawners.START_METHODS`.
+            start_method: one of :data:`nbaccel.config.START_METHODS`.
         """
         self.spec = spec
         self._start_method = start_method

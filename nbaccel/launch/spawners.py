@@ -24,9 +24,6 @@ from nbaccel.launch.zygote_client import current_zygote
 
 _GROUP_END_TIMEOUT = 0.5
 
-START_METHODS = ("auto", "zygote", "spawn", "fork")
-"""Choices of ``start_method``."""
-
 
 class WorkerProcess(Protocol):
     """A process that was started and is not yet known to have ended."""
@@ -165,7 +162,7 @@ class ForkSpawner:
 
 
 def of(start_method: str, modules: frozenset[str]) -> Spawner:
-    """The spawner for one of :data:`START_METHODS`.
+    """The spawner for one of :data:`nbaccel.config.START_METHODS`.
 
     Args:
         start_method: how workers start.

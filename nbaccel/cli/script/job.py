@@ -20,7 +20,7 @@ from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import SignalException
 
 from nbaccel.cli.script import meeting, streams
-from nbaccel.cli.script.agent import STOP_GRACE_S, ScriptAgent
+from nbaccel.cli.script.agent import ScriptAgent
 from nbaccel.cli.script.meeting import MeetingPoint
 from nbaccel.cli.script.workers import Workers
 from nbaccel.config import LaunchSpec
@@ -104,7 +104,6 @@ def run(job: Job) -> None:
                 monitor_interval=job.monitor_interval,
             ),
             logs_specs=pipes,
-            shutdown_timeout=int(STOP_GRACE_S),
         )
         agent.owns_process = job.owns_process and job.spec.num_nodes > 1
         try:

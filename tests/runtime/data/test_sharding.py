@@ -12,6 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 from nbaccel.runtime.data import loops
 from nbaccel.runtime.data.dispatch import RoundReader
 from nbaccel.runtime.data.prepare import prepare_data_loader, skip_first_batches
+from tests.runtime.ranks import run_ranks
 
 sizes = st.integers(0, 23)
 batches = st.integers(1, 5)
@@ -285,3 +286,23 @@ def test_custom_batch_samplers_need_no_length() -> None:
     assert gathered(shards(DataLoader(range(6), batch_sampler=sampler, collate_fn=identity), 2)) == list(
         range(6)
     )
+
+
+class SharesAmongWorkers(Stream):
+    def __iter__(self) -> Any:
+        from torch.utils.data import get_worker_info
+
+        info = get_worker_info()
+        return iter(range(info.id, self.n, info.num_workers))
+
+
+@pytest.mark.parametrize("n", [1, 10, 13])
+def test_B087_loader_workers_that_share_the_data_double_nothing(n: int) -> None:
+    def both_shards() -> list[list[Step]]:
+        return shards(DataLoader(SharesAmongWorkers(n), 2, num_workers=2, collate_fn=identity), 2)
+
+    # In a process of its own: torch sets a signal handler when loader workers are first used.
+    (by_rank,) = run_ranks(both_shards, 1)
+    # Each worker's stream has an end of its own, so filling comes in the middle of a pass as well.
+    assert sorted(gathered(by_rank)) == list(range(n))
+    assert len({len(steps) for steps in by_rank}) == 1

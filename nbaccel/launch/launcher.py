@@ -6,13 +6,11 @@ supervisor.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nbaccel.config import LaunchSpec, UnsaidInt, UnsaidText
-from nbaccel.launch import arguments, capture, notices, payload, spawners, zygote_client
+from nbaccel.launch import arguments, capture, notices, payload, prewarm, spawners
 from nbaccel.launch.failures import without_our_frames
 from nbaccel.launch.group import WorkerGroup
 from nbaccel.launch.options import LaunchOptions, check_options
@@ -200,14 +198,4 @@ def _launch_once(
     return value
 
 
-def _prewarm() -> None:
-    """In a live kernel, start the zygote while the user still writes the next cell."""
-    if os.environ.get("NBACCEL_PREWARM") == "0" or "ipykernel" not in sys.modules:
-        return
-    from IPython.core.getipython import get_ipython
-
-    if getattr(get_ipython(), "kernel", None) is not None:
-        zygote_client.start_zygote()
-
-
-_prewarm()
+prewarm.in_kernel()

@@ -57,6 +57,7 @@ class _Family:
         self.root = Zygote(channel)
         self.children = [Zygote(child_channel, parent=self.root)]
         self.retired: list[Zygote] = []
+        self._wished: frozenset[str] = frozenset()
         self.not_preloadable: set[str] = set()
         """Packages whose import is left to the workers."""
 
@@ -197,6 +198,17 @@ class _Family:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in ready.failed.items())
             raise LaunchError(f"workers can't import what they need: {reasons}")
 
+    def preload_in_background(self, modules: frozenset[str]) -> None:
+        """Have ``modules`` imported in a child, without waiting; one at a time, and each only once."""
+        new = modules - self._wished
+        if not new or not self.root.is_fit():
+            return
+        self._sort_out()
+        if any(child.ready is None for child in self.children):
+            return  # busy: what is new by then is seen after the next cell
+        self._wished |= new
+        self._start_rest(self._best(modules), modules)
+
     # --- life ---------------------------------------------------------------------------------
 
     def log_text(self) -> str:
@@ -285,6 +297,17 @@ def current_zygote(modules: frozenset[str]) -> Zygote:
         start_zygote()
         assert _family is not None
         return _family.preload(libraries.preloadable(modules))
+
+
+def preload_in_background(modules: frozenset[str]) -> None:
+    """Have libraries imported for later launches, where there is a zygote; returns at once."""
+    if not _family_lock.acquire(blocking=False):
+        return  # a launch is under way, and asks for what it needs itself
+    try:
+        if _family is not None and _family.owner == os.getpid() and _family.is_alive():
+            _family.preload_in_background(libraries.preloadable(modules))
+    finally:
+        _family_lock.release()
 
 
 def _log_file() -> IO[bytes]:

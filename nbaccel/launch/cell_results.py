@@ -291,9 +291,12 @@ def _for_home(value: Any) -> Any:
     if torch is not None and type(value) is torch.Tensor and not value.is_leaf:
         return value.detach()
     if type(value) in (list, tuple):
-        return type(value)(_for_home(part) for part in value)
+        parts = [_for_home(part) for part in value]
+        is_same = all(part is old for part, old in zip(parts, value, strict=True))
+        return value if is_same else type(value)(parts)
     if type(value) is dict:
-        return {key: _for_home(part) for key, part in value.items()}
+        items = {key: _for_home(part) for key, part in value.items()}
+        return value if all(items[key] is value[key] for key in items) else items
     return value
 
 

@@ -159,6 +159,8 @@ def _rank_main(
 
     from nbaccel.runtime.process_group import shutdown_process_group
 
+    # A rank inherits the server's method, and would start a server of its own for its loader workers.
+    multiprocessing.set_start_method("fork", force=True)
     with open(stacks, "w") as file:
         faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
         os.environ.update(

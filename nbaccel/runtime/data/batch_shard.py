@@ -17,7 +17,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torch.utils.data import BatchSampler
+import torch
+from torch.utils.data import BatchSampler, RandomSampler
 
 
 class ShardPass:
@@ -138,7 +139,7 @@ class BatchSamplerShard(BatchSampler):
         world, rank = self.num_processes, self.process_index
         piece = plain.batch_size // world if self.split_batches else plain.batch_size
         first, after = rank * piece, (rank + 1) * piece
-        indices = iter(plain.sampler)
+        indices = _indices(plain.sampler)
         start: list[int] | None = None
         step = 0
         while len(group := list(itertools.islice(indices, piece * world))) == piece * world:
@@ -210,6 +211,19 @@ class BatchSamplerShard(BatchSampler):
             own = whole[rank * piece : (rank + 1) * piece]
             if own:
                 yield own
+
+
+def _indices(sampler: Any) -> Iterator[int]:
+    """What ``sampler`` yields; a permutation without going through it one by one, as a generator would."""
+    if type(sampler) is not RandomSampler or sampler.replacement or sampler.generator is None:
+        return iter(sampler)
+    count = len(sampler.data_source)
+    if sampler.num_samples != count:
+        return iter(sampler)
+    order: list[int] = torch.randperm(count, generator=sampler.generator).tolist()
+    # RandomSampler draws once more, for a remainder that is empty here; later passes depend on it.
+    torch.randperm(count, generator=sampler.generator)
+    return iter(order)
 
 
 class _Start:

@@ -13,7 +13,7 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nbaccel.launch import zygote_client
+from nbaccel.launch import process, zygote_client
 
 SWITCH = "NBACCEL_PREWARM"
 """Environment name: 0 leaves everything to the first launch."""
@@ -24,7 +24,7 @@ _is_following = False
 def in_kernel() -> None:
     """Start the zygote and follow the notebook's imports, where there is a live kernel."""
     global _is_following
-    if os.environ.get(SWITCH) == "0" or "ipykernel" not in sys.modules:
+    if os.environ.get(SWITCH) == "0" or "ipykernel" not in sys.modules or not process.forks_safely():
         return
     from IPython.core.getipython import get_ipython
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import sys
 import threading
 import time
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -95,6 +97,46 @@ def child_pids() -> list[int]:
     if listing.exists():
         return [int(word) for word in listing.read_text().split()]
     return [child.pid for child in psutil.Process().children()]
+
+
+def forks_safely() -> bool:
+    """Whether a process that has loaded torch may be forked: system libraries of macOS break by it."""
+    return sys.platform.startswith("linux")
+
+
+class ExitWatch:
+    """A descriptor that becomes readable when a child of this process ends."""
+
+    def __init__(self, pid: int) -> None:
+        self._kqueue: Any = None
+        if hasattr(os, "pidfd_open"):
+            self._fd = os.pidfd_open(pid)
+        else:
+            # The BSDs and macOS: a queue of events, which is itself something to wait on.
+            self._kqueue = select.kqueue()  # type: ignore[attr-defined]
+            event = select.kevent(  # type: ignore[attr-defined]
+                pid,
+                filter=select.KQ_FILTER_PROC,  # type: ignore[attr-defined]
+                flags=select.KQ_EV_ADD,  # type: ignore[attr-defined]
+                fflags=select.KQ_NOTE_EXIT,  # type: ignore[attr-defined]
+            )
+            self._kqueue.control([event], 0)
+            self._fd = self._kqueue.fileno()
+
+    def fileno(self) -> int:
+        """What to wait on."""
+        return self._fd
+
+    def has_ended(self) -> bool:
+        """Whether the child has ended, without waiting."""
+        return bool(select.select([self._fd], [], [], 0)[0])
+
+    def close(self) -> None:
+        """Give up the descriptor."""
+        if self._kqueue is not None:
+            self._kqueue.close()
+        else:
+            os.close(self._fd)
 
 
 def describe_signal(signum: int) -> str:

@@ -10,7 +10,6 @@ import atexit
 import multiprocessing.process
 import multiprocessing.util
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -118,7 +117,7 @@ class SpawnSpawner:
             )
         except OSError as error:
             raise LaunchError(f"a worker process could not be started: {error}") from error
-        return _Child(child.pid)
+        return _Child(child.pid, child)
 
 
 class ForkSpawner:
@@ -173,7 +172,7 @@ def of(start_method: str, modules: frozenset[str]) -> Spawner:
     """
     if start_method == "fork":
         return ForkSpawner()
-    if start_method == "spawn":
+    if start_method == "spawn" or (start_method == "auto" and not process.forks_safely()):
         return SpawnSpawner()
     return ZygoteSpawner(modules)
 
@@ -181,13 +180,15 @@ def of(start_method: str, modules: frozenset[str]) -> Spawner:
 class _Child:
     """A child of this very process."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, handle: subprocess.Popen[bytes] | None = None) -> None:
         self.pid = pid
-        self._pidfd = os.pidfd_open(pid)
+        # Kept, since subprocess reaps the children of handles that nobody keeps.
+        self._handle = handle
+        self._watch = process.ExitWatch(pid)
         self._reaped = False
 
     def fileno(self) -> int:
-        return self._pidfd
+        return self._watch.fileno()
 
     def exitcode(self) -> int | None:
         try:
@@ -199,18 +200,21 @@ class _Child:
             return None  # somebody else in this process waited for all children
         finally:
             self._reaped = True
-        return os.waitstatus_to_exitcode(status)
+        code = os.waitstatus_to_exitcode(status)
+        if self._handle is not None:
+            self._handle.returncode = code
+        return code
 
     def signal(self, signum: int, *, group: bool = False) -> None:
-        if self._reaped or select.select([self._pidfd], [], [], 0)[0]:
+        if self._reaped or self._watch.has_ended():
             return
         if group:
             process.kill_group(self.pid, signum)
         else:
-            signal.pidfd_send_signal(self._pidfd, signum)
+            os.kill(self.pid, signum)  # our child and not reaped: the pid is its own
 
     def close(self) -> None:
-        os.close(self._pidfd)
+        self._watch.close()
 
 
 def _fresh_worker() -> NoReturn:

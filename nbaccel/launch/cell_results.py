@@ -37,6 +37,9 @@ _ATOMS = (
 _SEQUENCES = (list, tuple, set, frozenset, collections.deque)
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 
+_SHELL_LIST = "IPython.utils.text.SList"
+"""What ``!command`` gives."""
+
 _TORCH_VALUES = frozenset({"torch.Size", "torch.dtype", "torch.device"})
 _FRAMES = frozenset({"DataFrame", "Series", "Index", "RangeIndex", "Timestamp", "Timedelta", "DatetimeIndex"})
 
@@ -238,7 +241,7 @@ def _size(value: Any, left: int, depth: int, path: set[int]) -> float:
     kind = type(value)
     if kind in _ATOMS or (isinstance(value, pathlib.PurePath)):
         return len(value) if isinstance(value, (str, bytes, bytearray)) else 16
-    if kind in _SEQUENCES or kind in _MAPPINGS or _is_named_tuple(kind):
+    if kind in _SEQUENCES or kind in _MAPPINGS or _is_named_tuple(kind) or _name_of(kind) == _SHELL_LIST:
         return _container_size(value, left, depth, path)
     module = kind.__module__.partition(".")[0]
     if module == "numpy":
@@ -271,6 +274,10 @@ def _container_size(value: Any, left: int, depth: int, path: set[int]) -> float:
     return total
 
 
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 def _is_named_tuple(kind: type) -> bool:
     return issubclass(kind, tuple) and hasattr(kind, "_fields")
 
@@ -278,7 +285,7 @@ def _is_named_tuple(kind: type) -> bool:
 def _torch_size(value: Any) -> float:
     torch = sys.modules["torch"]
     kind = type(value)
-    if f"{kind.__module__}.{kind.__qualname__}" in _TORCH_VALUES:
+    if _name_of(kind) in _TORCH_VALUES:
         return 16
     if kind is torch.Tensor and value.device.type == "cpu" and value.layout is torch.strided:
         return int(value.numel() * value.element_size())

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from IPython.core import page
 from IPython.core.displayhook import DisplayHook
-from IPython.core.error import StdinNotImplementedError, UsageError
+from IPython.core.error import StdinNotImplementedError
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 from traitlets.config import Config
 
@@ -85,6 +85,11 @@ class CellShell(InteractiveShell):
 
     def init_virtualenv(self) -> None:
         """The kernel's ``sys.path`` holds."""
+
+    def enable_gui(self, gui: str | None = None) -> None:
+        """``%matplotlib inline`` asks for none; of the others there is none here."""
+        if gui is not None and gui not in ("inline", "agg"):
+            raise RuntimeError(f"{gui} windows can't be opened by a worker; %matplotlib inline shows figures")
 
     def init_display_pub(self) -> None:
         self.display_pub = self.display_pub_class(parent=self, shell=self, outlet=self._outlet)
@@ -224,7 +229,7 @@ def _from(tb: TracebackType | None, filename: str) -> TracebackType | None:
 
 
 def _refuse_accelerate(_line: str, cell: str | None = None) -> NoReturn:
-    raise UsageError(
+    raise RuntimeError(
         f"this cell runs on the workers already; write {'%%' if cell is not None else '%'}accelerate in a "
         "cell of its own"
     )

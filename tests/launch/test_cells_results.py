@@ -10,10 +10,9 @@ import pickle
 import sys
 import types
 import weakref
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,7 +21,11 @@ import torch
 from nbaccel.launch.cell_results import Watch, is_plain, needs_of, report
 
 LIMIT = 1 << 20
-Pair = collections.namedtuple("Pair", "a b")
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
 
 
 class Colour(enum.IntEnum):
@@ -30,10 +33,10 @@ class Colour(enum.IntEnum):
 
 
 @pytest.fixture
-def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def main(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     module = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", module)
-    yield vars(module)
+    return vars(module)
 
 
 def run(namespace: dict[str, Any], text: str, *named: str) -> dict[str, Any]:
@@ -49,7 +52,7 @@ def run(namespace: dict[str, Any], text: str, *named: str) -> dict[str, Any]:
         [1, (2, {"a": {3, 4}})], frozenset({1}), collections.deque([1]), collections.Counter("aab"),
         collections.OrderedDict(a=1), collections.defaultdict(list, a=[1]), Pair(1, 2),
         dt.date(2026, 1, 1), dt.timedelta(1), Decimal("1.5"), Path("a/b"),
-        np.float32(1), np.zeros((3, 3)), np.array(["a"]), torch.zeros(3), torch.tensor(1, dtype=torch.bfloat16),
+        np.float32(1), np.zeros((3, 3)), np.array(["a"]), torch.zeros(3), torch.ones(1).bfloat16(),
         torch.Size([1, 2]), torch.float32, torch.device("cpu"), {"loss": [torch.tensor(1.0)]},
     ],
     ids=repr,
@@ -201,7 +204,8 @@ def test_needs_of_instances_and_models(main: dict[str, Any]) -> None:
     exec(
         "def act(x): return scale * x\n"
         "class Net(torch.nn.Module):\n    def forward(self, x): return act(x)\n"
-        "class Plain:\n    @property\n    def p(self): return limit\n    @staticmethod\n    def s(): return other\n"
+        "class Plain:\n    @property\n    def p(self): return limit\n"
+        "    @staticmethod\n    def s(): return other\n"
         "model = torch.nn.Sequential(Net())\nplain = Plain()\n",
         main,
     )

@@ -155,7 +155,8 @@ def differences(before: Snapshot, after: Snapshot) -> list[str]:
         for number, handler in after.handlers.items()
         if before.handlers[number] != handler
     ]
-    lines += [f"temporary file {name}" for name in sorted(after.temporary - before.temporary)]
+    new_files = after.temporary - before.temporary
+    lines += [f"temporary file {name}" for name in sorted(new_files - _mapped_by_strangers(new_files))]
     if after.process_group and not before.process_group:
         lines.append("default process group of torch.distributed")
     return lines
@@ -276,6 +277,24 @@ def _temporary() -> frozenset[str]:
     if shared.is_dir():
         names |= {e.path for e in os.scandir(shared) if e.name.startswith(_SHARED_MEMORY)}
     return frozenset(names)
+
+
+def _mapped_by_strangers(names: frozenset[str]) -> frozenset[str]:
+    """Shared memory that processes outside of this run are using: another run's, on the same machine."""
+    shared = {name for name in names if name.startswith("/dev/shm/")}
+    if not shared:
+        return frozenset()
+    ours = {pid for pid, _ in marked_processes()} | {os.getpid()}
+    found: set[str] = set()
+    for pid in psutil.pids():
+        if pid in ours:
+            continue
+        try:
+            maps = Path(f"/proc/{pid}/maps").read_text()
+        except OSError:
+            continue  # it has ended, or is somebody else's
+        found |= {name for name in shared if name in maps}
+    return frozenset(found)
 
 
 def _process_group() -> bool:

@@ -151,6 +151,7 @@ class Zygote:
             os.setpgid(0, 0)  # what its imports start goes with it
             child = Zygote(Channel.from_fd(control_fd), self._kernel_pid)
             process.die_with_parent(parent)
+            process.adopt_orphans()
             child.import_and_report(request)
             process.outlive_parent()
             child.serve()

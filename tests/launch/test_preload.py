@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
@@ -305,7 +306,11 @@ def parent_of_workers():
 
 
 def zygotes():
-    mine = [p for p in psutil.Process().children(recursive=True) if "zygote" in " ".join(p.cmdline())]
+    mine = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it may end while it is looked at
+            if "zygote" in " ".join(process.cmdline()):
+                mine.append(process)
     return {p.pid: p for p in mine}
 
 

@@ -48,4 +48,4 @@ class LaunchError(WorkerError):
 
 
 class ConfigError(ValueError):
-    """A setting has a value that it can't have, two contradict each other, or a file of them can't be used."""
+    """A setting can't have the value that it has, two contradict each other, or their file can't be used."""

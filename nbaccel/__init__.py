@@ -17,7 +17,7 @@ _EXPORTS: dict[str, str] = {
     "notebook_launcher": "nbaccel.launch.launcher",
     "debug_launcher": "nbaccel.launch.launcher",
     "last_failure": "nbaccel.launch.postmortem",
-    "session": "nbaccel.launch.session",
+    "session": "nbaccel.launch.current",
     "LaunchSpec": "nbaccel.config",
     "AutocastKwargs": "nbaccel.runtime.plugins",
     "DDPCommunicationHookType": "nbaccel.runtime.choices",
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from nbaccel.errors import LaunchTimeout as LaunchTimeout
     from nbaccel.errors import WorkerDied as WorkerDied
     from nbaccel.errors import WorkerError as WorkerError
+    from nbaccel.launch.current import session as session
     from nbaccel.launch.launcher import debug_launcher as debug_launcher
     from nbaccel.launch.launcher import notebook_launcher as notebook_launcher
     from nbaccel.launch.postmortem import last_failure as last_failure
-    from nbaccel.launch.session import session as session
     from nbaccel.runtime.choices import DDPCommunicationHookType as DDPCommunicationHookType
     from nbaccel.runtime.choices import DistributedType as DistributedType
     from nbaccel.runtime.data.prepare import skip_first_batches as skip_first_batches

@@ -8,11 +8,7 @@ workers sleep; what their threads print meanwhile is shown with the next task.
 
 from __future__ import annotations
 
-import atexit
-import os
-import sys
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -25,11 +21,12 @@ from nbaccel.launch.idle_output import IdleOutput
 from nbaccel.launch.output import MODES, Router
 from nbaccel.launch.payload import Payload
 from nbaccel.launch.rendezvous import Rendezvous, open_rendezvous
-from nbaccel.launch.resolve import describe, resolve_spec
+from nbaccel.launch.resolve import describe
 from nbaccel.launch.setups import setup_maker
+from nbaccel.launch.status import status_of
 from nbaccel.launch.supervision import Interrupts, Supervisor
+from nbaccel.launch.surroundings import Surroundings
 from nbaccel.launch.task_supervision import TaskSupervisor
-from nbaccel.launch.whereabouts import describe_place
 
 REGROUP_PATIENCE = 20.0
 """Seconds in which workers must have a new process group."""
@@ -59,7 +56,7 @@ class Session:
         self._idle: IdleOutput | None = None
         self._round = 0
         self._task = 0
-        self._around: dict[int, _Around] = {}
+        self._around: dict[int, Surroundings] = {}
         self._lost = ""
         self.generation = 0
         """How often workers were started: what others know of their state holds for one of them."""
@@ -238,7 +235,7 @@ class Session:
             spawner = spawners.of(self._start_method, call.modules)
             group.start(spawner, setup, self.spec.num_processes)
             self._group, self._router, self._rendezvous = group, router, rendezvous
-            self._around = {rank: _Around.now(self.spec) for rank in ranks}
+            self._around = {rank: Surroundings.now(self.spec) for rank in ranks}
             self.generation += 1
             self._renew_group(False)
         except BaseException:
@@ -300,7 +297,7 @@ class Session:
                 member.steps = 0
 
     def _news(self, rank: int) -> messages.Ambience:
-        before, now = self._around[rank], _Around.now(self.spec)
+        before, now = self._around[rank], Surroundings.now(self.spec)
         self._around[rank] = now
         return before.changes_to(now)
 
@@ -349,7 +346,7 @@ class Session:
                 self._idle = IdleOutput(group.stream_fds())
             finally:
                 self._busy.release()
-        return [self._describe_member(member) for member in group.members]
+        return [status_of(member, self.spec) for member in group.members]
 
     def stacks(self) -> str:
         """Where every thread of every worker is."""
@@ -366,162 +363,3 @@ class Session:
             )
             self._idle = IdleOutput(group.stream_fds())
         return "\n".join(f"--- rank {m.rank} ---\n{m.stacks or 'does not answer'}" for m in asked)
-
-    def _describe_member(self, member: Any) -> dict[str, Any]:
-        import psutil
-
-        memory: int | None = None
-        try:
-            memory = psutil.Process(member.process.pid).memory_info().rss
-        except psutil.Error:
-            memory = None  # it has ended
-        where = member.whereabouts
-        if member.has_exited:
-            doing = "has ended"
-        elif where is None or not where.filename:
-            doing = "idle"
-        else:
-            place = describe_place(where.filename, where.line)
-            doing = f"waits in {where.waits_in} at {place}" if where.waits_in else f"runs {place}"
-        device = self.spec.device_type
-        if self.spec.devices:
-            device = f"{device}:{self.spec.devices[member.rank]}"
-        return {
-            "rank": member.rank,
-            "pid": member.process.pid,
-            "device": device,
-            "memory": memory,
-            "doing": doing,
-            "since": time.monotonic() - member.task_began,
-        }
-
-
-class _Around:
-    """What a task finds around it in the kernel."""
-
-    def __init__(self, spec: LaunchSpec, cwd: str, path: tuple[str, ...], environ: dict[str, str]) -> None:
-        self.spec = spec
-        self.cwd = cwd
-        self.path = path
-        self.environ = environ
-
-    @classmethod
-    def now(cls, spec: LaunchSpec) -> _Around:
-        return cls(spec, os.getcwd(), tuple(sys.path), dict(os.environ))  # noqa: PTH109  # a text
-
-    def changes_to(self, other: _Around) -> messages.Ambience:
-        """What differs; a worker's own changes of the rest stay its own."""
-        changed: dict[str, str | None] = {
-            name: value for name, value in other.environ.items() if self.environ.get(name) != value
-        }
-        changed.update({name: None for name in self.environ if name not in other.environ})
-        return messages.Ambience(
-            spec=other.spec if other.spec != self.spec else None,
-            cwd=other.cwd if other.cwd != self.cwd else None,
-            path=other.path if other.path != self.path else None,
-            environ=changed or None,
-        )
-
-
-# --- the one session of this process --------------------------------------------------------------
-
-_current: Session | None = None
-_owner = os.getpid()
-
-
-def current_session() -> Session | None:
-    """The session of this process, if there is one."""
-    return _current if _owner == os.getpid() else None
-
-
-def session(
-    num_processes: int | None = None,
-    *,
-    devices: Sequence[int] | None = None,
-    cpu: bool = False,
-    mixed_precision: str | None = None,
-    start_method: str = "auto",
-    fresh: bool = False,
-) -> Session:
-    """The workers of this kernel: those that run already, when they fit, else new ones.
-
-    What is left out means: as the running session. Other devices or another number end the running
-    workers, and a line says so. Another precision holds for each
-    ``Accelerator`` that is made from then on.
-
-    Args:
-        num_processes: workers on this machine; None: all visible accelerators, else one.
-        devices: ids of the accelerators to use.
-        cpu: run on the CPU even where there is an accelerator.
-        mixed_precision: ``no``, ``fp16``, ``bf16`` or ``fp8``.
-        start_method: ``auto``, ``zygote``, ``spawn`` or ``fork``.
-        fresh: end the running workers in any case.
-
-    Raises:
-        ValueError: as :func:`nbaccel.notebook_launcher`.
-    """
-    global _current, _owner
-    running = current_session()
-    if running is not None and not fresh:
-        says_where = num_processes is not None or devices is not None or cpu
-        if not says_where:
-            if mixed_precision is not None:
-                from nbaccel.config import check_mixed_precision
-
-                running.use_precision(check_mixed_precision(mixed_precision))
-            return running
-        precision = running.spec.mixed_precision if mixed_precision is None else mixed_precision
-        wanted = _resolve(num_processes, devices, cpu, precision)
-        if _same_place(wanted, running.spec):
-            running.use_precision(wanted.mixed_precision)
-            return running
-        if running.is_alive:
-            are = "is" if wanted.num_processes == 1 else "are"
-            notices.announce(
-                f"the session of {describe(running.spec)} ends: {describe(wanted)} {are} asked for"
-            )
-    else:
-        wanted = _resolve(num_processes, devices, cpu, mixed_precision)
-    if running is not None:
-        running.stop()
-    _current, _owner = Session(wanted, start_method), os.getpid()
-    return _current
-
-
-def stop_session() -> None:
-    """End the workers of this kernel, if there are any."""
-    global _current
-    running = current_session()
-    if running is not None:
-        running.stop()
-    _current = None
-
-
-def _resolve(
-    num_processes: int | None, devices: Sequence[int] | None, cpu: bool, mixed_precision: str | None
-) -> LaunchSpec:
-    return resolve_spec(
-        num_processes=num_processes,
-        mixed_precision=mixed_precision,
-        devices=devices,
-        cpu=cpu,
-        num_nodes=1,
-        node_rank=0,
-    )
-
-
-def _same_place(one: LaunchSpec, other: LaunchSpec) -> bool:
-    return (one.num_processes, one.device_type, one.devices) == (
-        other.num_processes,
-        other.device_type,
-        other.devices,
-    )
-
-
-def _at_exit() -> None:
-    running = current_session()
-    if running is not None:
-        running.abandon()
-
-
-atexit.register(_at_exit)

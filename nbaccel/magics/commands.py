@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbaccel.launch import notices
+from nbaccel.launch.current import current_session, stop_session
 from nbaccel.launch.resolve import describe
-from nbaccel.launch.session import Session, current_session, stop_session
+from nbaccel.launch.session import Session
 from nbaccel.magics.help import COMMANDS, line_help
 from nbaccel.magics.options import OptionError, nearest
 from nbaccel.magics.status import StatusTable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nbaccel.launch.session import current_session
+from nbaccel.launch.current import current_session
 from nbaccel.magics.help import COMMANDS
 from nbaccel.magics.options import OPTIONS, OptionError, find
 

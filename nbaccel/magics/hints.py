@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 from nbaccel.launch import notices
-from nbaccel.launch.session import current_session
+from nbaccel.launch.current import current_session
 from nbaccel.magics.runner import Runner
 
 _UNDEFINED = re.compile(r"name '(\w+)' is not defined")

@@ -15,7 +15,8 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 import nbaccel
 from nbaccel.launch import devices, zygote_client
-from nbaccel.launch.session import Session, session, stop_session
+from nbaccel.launch.current import session, stop_session
+from nbaccel.launch.session import Session
 from nbaccel.magics import commands, hints
 from nbaccel.magics import help as help_texts
 from nbaccel.magics.completion import complete

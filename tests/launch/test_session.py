@@ -15,8 +15,9 @@ import torch.distributed as dist
 
 import nbaccel
 from nbaccel import Accelerator, LaunchTimeout, WorkerDied
-from nbaccel.launch import session as sessions
-from nbaccel.launch.session import Session, current_session, stop_session
+from nbaccel.launch.current import current_session, stop_session
+from nbaccel.launch.resolve import resolve_spec
+from nbaccel.launch.session import Session
 
 
 @pytest.fixture
@@ -457,7 +458,7 @@ def test_a_launch_goes_on_beside_a_session(session):
 
 
 def test_spawned_workers_make_a_session_too():
-    workers = Session(sessions._resolve(2, None, True, None), "spawn")
+    workers = Session(resolve_spec(num_processes=2, cpu=True), "spawn")
     try:
         assert workers.run(_sum_of_ones) == [[2.0, 2.0]] * 2
     finally:

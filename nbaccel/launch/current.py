@@ -1,0 +1,111 @@
+"""The one session of this kernel: started on first use, reused, replaced when something else is asked for."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Sequence
+
+from nbaccel.config import LaunchSpec, check_mixed_precision
+from nbaccel.launch import notices
+from nbaccel.launch.resolve import describe, resolve_spec
+from nbaccel.launch.session import Session
+
+_current: Session | None = None
+_owner = os.getpid()
+
+
+def current_session() -> Session | None:
+    """The session of this process, if there is one."""
+    return _current if _owner == os.getpid() else None
+
+
+def session(
+    num_processes: int | None = None,
+    *,
+    devices: Sequence[int] | None = None,
+    cpu: bool = False,
+    mixed_precision: str | None = None,
+    start_method: str = "auto",
+    fresh: bool = False,
+) -> Session:
+    """The workers of this kernel: those that run already, when they fit, else new ones.
+
+    What is left out means: as the running session. Other devices or another number end the running
+    workers, and a line says so. Another precision holds for each
+    ``Accelerator`` that is made from then on.
+
+    Args:
+        num_processes: workers on this machine; None: all visible accelerators, else one.
+        devices: ids of the accelerators to use.
+        cpu: run on the CPU even where there is an accelerator.
+        mixed_precision: ``no``, ``fp16``, ``bf16`` or ``fp8``.
+        start_method: ``auto``, ``zygote``, ``spawn`` or ``fork``.
+        fresh: end the running workers in any case.
+
+    Raises:
+        ValueError: as :func:`nbaccel.notebook_launcher`.
+    """
+    global _current, _owner
+    running = current_session()
+    if running is not None and not fresh:
+        says_where = num_processes is not None or devices is not None or cpu
+        if not says_where:
+            if mixed_precision is not None:
+                running.use_precision(check_mixed_precision(mixed_precision))
+            return running
+        precision = running.spec.mixed_precision if mixed_precision is None else mixed_precision
+        wanted = _resolve(num_processes, devices, cpu, precision)
+        if _same_place(wanted, running.spec):
+            running.use_precision(wanted.mixed_precision)
+            return running
+        if running.is_alive:
+            are = "is" if wanted.num_processes == 1 else "are"
+            notices.announce(
+                f"the session of {describe(running.spec)} ends: {describe(wanted)} {are} asked for"
+            )
+    else:
+        wanted = _resolve(num_processes, devices, cpu, mixed_precision)
+    if running is not None:
+        running.stop()
+    _current, _owner = Session(wanted, start_method), os.getpid()
+    return _current
+
+
+def stop_session() -> None:
+    """End the workers of this kernel, if there are any."""
+    global _current
+    running = current_session()
+    if running is not None:
+        running.stop()
+    _current = None
+
+
+def _resolve(
+    num_processes: int | None, devices: Sequence[int] | None, cpu: bool, mixed_precision: str | None
+) -> LaunchSpec:
+    return resolve_spec(
+        num_processes=num_processes,
+        mixed_precision=mixed_precision,
+        devices=devices,
+        cpu=cpu,
+        num_nodes=1,
+        node_rank=0,
+    )
+
+
+def _same_place(one: LaunchSpec, other: LaunchSpec) -> bool:
+    return (one.num_processes, one.device_type, one.devices) == (
+        other.num_processes,
+        other.device_type,
+        other.devices,
+    )
+
+
+def _at_exit() -> None:
+    running = current_session()
+    if running is not None:
+        running.abandon()
+
+
+atexit.register(_at_exit)

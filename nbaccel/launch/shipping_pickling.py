@@ -30,6 +30,7 @@ class CellPickler(Pickler):
         super().__init__(file, buffer_callback)
         self._main = vars(sys.modules["__main__"])
         self.globals_ref[id(self._main)] = _MainGlobals()
+        self.modules.add("IPython.core.interactiveshell")  # cells run in its shell
         self.needs: set[str] = set()
         """Names of the namespace that what was pickled refers to."""
 

@@ -31,6 +31,7 @@ import sys
 import time
 import warnings
 import weakref
+from collections.abc import Sequence
 from typing import NoReturn
 
 from nbaccel.launch import libraries, messages, process
@@ -53,6 +54,10 @@ DEFERRED_MODULES = ("torch._dynamo",)
 """Imported in a child zygote while nobody waits: torch imports it at the first optimizer, and that
 costs as much as torch itself."""
 
+SHELL_MODULES = ("nbaccel.launch.shell_warmup",)
+"""The same for a kernel whose cells will run on workers. Each worker pays for what it is forked with, so
+that kernels which only launch functions go without."""
+
 _GROUP_END_TIMEOUT = 1.0
 _GROUP_END_CHECK_MS = 50
 
@@ -60,7 +65,9 @@ EXIT_STATUS = struct.Struct("!i")
 """What an exit-status pipe carries: ``os.waitstatus_to_exitcode`` of the worker."""
 
 
-def main(control_fd: int, child_control_fd: int, kernel_pid: int) -> NoReturn:
+def main(
+    control_fd: int, child_control_fd: int, kernel_pid: int, further_modules: Sequence[str] = ()
+) -> NoReturn:
     """Entry point of the fresh interpreter that becomes the first zygote.
 
     Args:
@@ -68,6 +75,7 @@ def main(control_fd: int, child_control_fd: int, kernel_pid: int) -> NoReturn:
         child_control_fd: control channel for the child zygote with :data:`DEFERRED_MODULES`; -1
             for none.
         kernel_pid: the process whose end is our end.
+        further_modules: what that child zygote imports besides.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
@@ -79,7 +87,8 @@ def main(control_fd: int, child_control_fd: int, kernel_pid: int) -> NoReturn:
     process.outlive_parent()
     zygote.report_ready(failed, libraries.uncleanness())
     if child_control_fd >= 0:
-        request = messages.ForkZygote((DEFERRED_MODULES,), dict(os.environ), tuple(sys.path))
+        packages = tuple(filter(None, (DEFERRED_MODULES, tuple(further_modules))))
+        request = messages.ForkZygote(packages, dict(os.environ), tuple(sys.path))
         zygote.fork_zygote(request, child_control_fd)
     zygote.serve()
 
@@ -325,7 +334,15 @@ def _open_pidfd(pid: int) -> int | None:
 def bootstrap() -> NoReturn:
     """Read our arguments from the command line; ``launch.spawners`` writes them."""
     control_fd, child_control_fd, kernel_pid = (int(word) for word in sys.argv[1:4])
-    main(control_fd, child_control_fd, kernel_pid)
+    main(control_fd, child_control_fd, kernel_pid, sys.argv[4:])
 
 
-__all__ = ["BASE_MODULES", "DEFERRED_MODULES", "EXIT_STATUS", "Zygote", "bootstrap", "main"]
+__all__ = [
+    "BASE_MODULES",
+    "DEFERRED_MODULES",
+    "EXIT_STATUS",
+    "SHELL_MODULES",
+    "Zygote",
+    "bootstrap",
+    "main",
+]

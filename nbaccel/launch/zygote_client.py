@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import IO
 
 from nbaccel.errors import LaunchError
@@ -46,14 +46,14 @@ _MAX_CHILDREN = 4
 class _Family:
     """The root zygote of this process and its child zygotes."""
 
-    def __init__(self) -> None:
+    def __init__(self, further_modules: Sequence[str]) -> None:
         self.owner = os.getpid()
         self.load_time_environ = libraries.load_time_environ(os.environ)
         self.log = _log_file()
         channel, theirs = Channel.pair()
         child_channel, child_theirs = Channel.pair()
         with theirs, child_theirs:
-            self.process = self._start(theirs.fileno(), child_theirs.fileno())
+            self.process = self._start(theirs.fileno(), child_theirs.fileno(), further_modules)
         self.root = Zygote(channel)
         self.children = [Zygote(child_channel, parent=self.root)]
         self.retired: list[Zygote] = []
@@ -61,7 +61,9 @@ class _Family:
         self.not_preloadable: set[str] = set()
         """Packages whose import is left to the workers."""
 
-    def _start(self, control_fd: int, child_control_fd: int) -> subprocess.Popen[bytes]:
+    def _start(
+        self, control_fd: int, child_control_fd: int, further_modules: Sequence[str]
+    ) -> subprocess.Popen[bytes]:
         if not sys.executable:
             raise LaunchError(
                 "sys.executable is empty, so no process can be started; use start_method='fork'"
@@ -72,7 +74,7 @@ class _Family:
         )
         words = [str(number) for number in (control_fd, child_control_fd, os.getpid())]
         return subprocess.Popen(  # noqa: S603  # our own text
-            [sys.executable, "-c", code, *words],
+            [sys.executable, "-c", code, *words, *further_modules],
             pass_fds=(control_fd, child_control_fd),
             stdin=subprocess.DEVNULL,
             stdout=self.log.fileno(),
@@ -258,8 +260,12 @@ _retired_families: list[_Family] = []
 _family_lock = threading.RLock()
 
 
-def start_zygote() -> None:
-    """Bring up the root zygote if there is none; returns at once."""
+def start_zygote(further_modules: Sequence[str] = ()) -> None:
+    """Bring up the root zygote if there is none; returns at once.
+
+    Args:
+        further_modules: what its first child imports besides.
+    """
     global _family
     with _family_lock:
         for family in [family for family in _retired_families if not family.is_alive()]:
@@ -273,7 +279,7 @@ def start_zygote() -> None:
             _retired_families.append(_family)
             _family = None
         if _family is None:
-            _family = _Family()
+            _family = _Family(further_modules)
 
 
 def stop_zygote() -> None:

@@ -17,6 +17,7 @@ import nbaccel
 from nbaccel.launch import devices, zygote_client
 from nbaccel.launch.current import session, stop_session
 from nbaccel.launch.session import Session
+from nbaccel.launch.zygote import SHELL_MODULES
 from nbaccel.magics import commands, hints
 from nbaccel.magics import help as help_texts
 from nbaccel.magics.completion import complete
@@ -141,7 +142,7 @@ def start(shell: Any) -> None:
     shell.set_hook("complete_command", complete, str_key="%accelerate")
     shell.events.register("post_run_cell", hints.hint_of_workers)
     if os.environ.get("NBACCEL_PREWARM") != "0":
-        zygote_client.start_zygote()
+        zygote_client.start_zygote(SHELL_MODULES)
 
 
 def stop(shell: Any) -> None:

@@ -188,6 +188,7 @@ def test_B072_a_failed_cell_stops_a_batch_once(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         timeout=100,
+        check=False,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path)},
     )

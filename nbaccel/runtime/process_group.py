@@ -1,6 +1,6 @@
 """The default process group of this process: how it comes up, and how it ends without trapping a peer.
 
-Three facts shape this module.
+Four facts shape this module.
 
 - ``torch.distributed.nn`` keeps the default group alive in the defaults of its functions when it is
   imported after the group was made, so it is imported first.
@@ -9,6 +9,8 @@ Three facts shape this module.
   only closed connections free a peer that waits in a collective.
 - A process that exits with a live gloo group aborts more often than not, so whoever brought the
   group up also ends it.
+- gloo lets a rank go as soon as its own connections stand. One that then ends its group at once closes
+  them on a peer that is still connecting, so no rank goes on before all are through.
 
 It must never be imported by ``import nbaccel`` itself: it pulls in torch.
 """
@@ -24,6 +26,7 @@ from typing import Protocol, runtime_checkable
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed import distributed_c10d
 
 from nbaccel.runtime.environment import MASTER_ADDR, MASTER_PORT, ProcessEnvironment
 from nbaccel.runtime.recovery import common_prefix
@@ -132,6 +135,7 @@ def ensure_process_group(
     _generation += 1
     _made_here = True
     _end_at_exit()
+    _wait_until_all_are_connected(env, wait)
     users = _live_users()
     if users or _round is not None:
         # In a round every rank takes part, whatever a failed cell left of users on it.
@@ -214,6 +218,14 @@ def _rendezvous_store(env: ProcessEnvironment, timeout: timedelta) -> TCPStore:
             address, key[1], env.world_size, is_master=hosts, timeout=timeout, multi_tenant=True
         )
     return _stores[key]
+
+
+def _wait_until_all_are_connected(env: ProcessEnvironment, timeout: timedelta) -> None:
+    """Over the store, which is up in any case; it costs one round trip."""
+    store = distributed_c10d._get_default_store()
+    keys = [f"nbaccel/connected/{rank}" for rank in range(env.world_size)]
+    store.set(keys[env.rank], "")
+    store.wait(keys, timeout)
 
 
 def _end_at_exit() -> None:

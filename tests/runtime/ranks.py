@@ -84,7 +84,7 @@ def run_ranks(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 60, *
             processes.append(process)
             pipes.append(ours)
         try:
-            outcome = _collect(processes, pipes, Path(folder), timeout)
+            return _collect(processes, pipes, Path(folder), timeout)
         finally:
             for process in processes:
                 if process.is_alive():
@@ -93,8 +93,8 @@ def run_ranks(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 60, *
                 process.close()
             for pipe in pipes:
                 pipe.close()
-    del store
-    return outcome
+            # By name: the traceback of an error would keep it, and its descriptors would count as a leak.
+            del store
 
 
 def _store() -> tuple[Any, int]:

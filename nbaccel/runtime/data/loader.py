@@ -208,7 +208,19 @@ class PreparedLoader(DataLoader[Any]):
 def loads_by_index(loader: DataLoader[Any]) -> bool:
     """Whether batches are lists of indices, so that they can be left out unread."""
     # An iterable data set gets a batch sampler too, of meaningless indices.
-    return loader.batch_sampler is not None and not isinstance(loader.dataset, IterableDataset)
+    if loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
+        return False
+    # What is built around the remaining indices would be a plain loader.
+    return not iterates_its_own_way(loader)
+
+
+def iterates_its_own_way(loader: DataLoader[Any]) -> bool:
+    """Whether the loader is of a class whose passes aren't those of a DataLoader over its samplers."""
+    if isinstance(loader, PreparedLoader):
+        return False
+    own = getattr(type(loader), "__iter__", None)
+    # torchdata's loader overrides it to keep its state, which prepared loaders keep themselves.
+    return own is not DataLoader.__iter__ and not getattr(own, "__module__", "").startswith("torchdata.")
 
 
 class DataLoaderShard(PreparedLoader):

@@ -22,7 +22,12 @@ from nbaccel.runtime.data.agreed import agreed
 from nbaccel.runtime.data.batch_shard import BatchSamplerShard, SampleShard
 from nbaccel.runtime.data.dispatcher import DataLoaderDispatcher
 from nbaccel.runtime.data.iterable_shard import BatchedShard, MarkedShard, MarkingCollate
-from nbaccel.runtime.data.loader import DataLoaderShard, PreparedLoader, loads_by_index
+from nbaccel.runtime.data.loader import (
+    DataLoaderShard,
+    PreparedLoader,
+    iterates_its_own_way,
+    loads_by_index,
+)
 from nbaccel.runtime.data.order import EpochOrder
 from nbaccel.runtime.data.samplers import SeedableRandomSampler, SkipBatchSampler, find_sampler
 
@@ -94,10 +99,16 @@ def prepare_data_loader(
 
     Raises:
         ValueError: ``split_batches`` and a batch size that the number of ranks doesn't divide.
+
+    Warns:
+        UserWarning: the loader's class has an ``__iter__`` of its own, which ranks that each read their
+            own part go without.
     """
     if isinstance(dataloader, PreparedLoader):
         dataloader = dataloader.source
     plain = dataloader
+    if num_processes > 1 and not dispatch_batches and iterates_its_own_way(dataloader):
+        _warn_of_lost_iteration(dataloader, num_processes)
     iterable = isinstance(dataloader.dataset, IterableDataset)
     if use_seedable_sampler and not iterable:
         dataloader = _with_seedable_sampler(dataloader, data_seed)
@@ -139,6 +150,17 @@ def prepare_data_loader(
     prepared.source = plain
     prepared.resumes = use_stateful_dataloader
     return prepared
+
+
+def _warn_of_lost_iteration(dataloader: DataLoader[Any], world: int) -> None:
+    name = type(dataloader).__qualname__
+    warnings.warn(
+        f"{name} has an __iter__ of its own, which is lost where {world} processes each read a part of the "
+        "data: they read through a plain DataLoader. Move what it does into the data set, the collate_fn or "
+        "a batch sampler, or set DataLoaderConfiguration(dispatch_batches=True), and rank 0 reads through "
+        f"{name} for all",
+        stacklevel=5,
+    )
 
 
 def _check_split(dataloader: DataLoader[Any], num_processes: int, *, split_batches: bool) -> None:
@@ -218,6 +240,8 @@ def _with_seedable_sampler(dataloader: DataLoader[Any], data_seed: int | None) -
     sampler = find_sampler(dataloader)
     if type(sampler) is not RandomSampler or type(dataloader.batch_sampler) is not BatchSampler:
         return dataloader
+    if iterates_its_own_way(dataloader):
+        return dataloader  # another loader with the new sampler would iterate in the plain way
     seedable = SeedableRandomSampler(
         sampler.data_source, sampler.replacement, sampler._num_samples, sampler.generator, data_seed
     )

@@ -44,17 +44,19 @@ class Recorder(GeneralTracker):
 
 
 def test_B185_trackers_live_on_rank_0_only(tmp_path: Path) -> None:
-    def on_rank(path: str) -> bool:
+    def on_rank(path: str) -> tuple[bool, list[str]]:
         accelerator = Accelerator(cpu=True, log_with=Recorder(path))
+        assert [tracker.name for tracker in accelerator.log_with] == ["recorder"]
+        assert accelerator.trackers == []
         accelerator.init_trackers("run", {"lr": 0.1})
         accelerator.log({"loss": 1.0}, step=3, log_kwargs={"recorder": {"more": 1}})
         tracker = accelerator.get_tracker("recorder")
         tracker.log({"direct": 1})
         accelerator.end_training()
-        return tracker.blank
+        return tracker.blank, [opened.name for opened in accelerator.trackers]
 
     path = tmp_path / "calls"
-    assert run_ranks(on_rank, 2, str(path)) == [False, True]
+    assert run_ranks(on_rank, 2, str(path)) == [(False, ["recorder"]), (True, [])]
     calls = [json.loads(line) for line in path.read_text().splitlines()]
     assert len({call[0] for call in calls}) == 1
     assert [call[1:] for call in calls] == [
@@ -102,7 +104,10 @@ def test_tensorboard_writes_scalars_and_text(tmp_path: Path) -> None:
     accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=tmp_path)
     accelerator.init_trackers("run", {"lr": 0.1, "nested": {"x": 1}})
     accelerator.log({"loss": torch.tensor(0.25), "note": "text"}, step=7)
+    (tracker,) = accelerator.trackers
+    tracker.writer.add_scalar("by hand", 2.0, global_step=1)
     accelerator.end_training()
     events = EventAccumulator(str(tmp_path / "run"))
     events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("by hand")] == [(1, 2.0)]
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(7, 0.25)]

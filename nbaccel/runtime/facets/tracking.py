@@ -20,6 +20,16 @@ class TrackingFacet(ProcessFacet, AcceleratorParts):
         """Where trackers write files."""
         return self.project_configuration.logging_dir
 
+    @property
+    def trackers(self) -> list[GeneralTracker]:
+        """The trackers that are open here: usually all of them on rank 0, and none elsewhere."""
+        return self._trackers
+
+    @property
+    def log_with(self) -> list[str | GeneralTracker]:
+        """The trackers that :meth:`init_trackers` opens, by name or as objects."""
+        return self._log_with
+
     def init_trackers(
         self,
         project_name: str,

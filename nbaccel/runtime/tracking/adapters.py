@@ -32,6 +32,11 @@ class TensorBoardTracker(_RunTracker):
     name: ClassVar[str] = "tensorboard"
     requires_logging_directory: ClassVar[bool] = True
 
+    @property
+    def writer(self) -> Any:
+        """The ``SummaryWriter``, by the name that scripts use for what isn't a scalar."""
+        return self.run
+
     def start(self) -> None:
         from torch.utils.tensorboard import SummaryWriter
 

@@ -187,6 +187,8 @@ class CellShell(InteractiveShell):
     def _number(self, count: int, raw: str) -> None:
         """``In[count]`` is this cell; those that ran elsewhere are empty."""
         self.execution_count = count
+        # Newer versions count up before a cell, older ones after it.
+        self.execution_count += count - self.displayhook.prompt_count
         for history in (self.history_manager.input_hist_parsed, self.history_manager.input_hist_raw):
             del history[count:]
             history.extend("" for _ in range(count - len(history)))

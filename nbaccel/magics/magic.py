@@ -20,11 +20,11 @@ from nbaccel.launch.session import Session
 from nbaccel.launch.zygote import SHELL_MODULES
 from nbaccel.magics import commands, hints
 from nbaccel.magics import help as help_texts
+from nbaccel.magics.cell_text import running_cell
 from nbaccel.magics.completion import complete
 from nbaccel.magics.options import CellOptions, OptionError, parse_line
-from nbaccel.magics.runner import CellText, Runner
+from nbaccel.magics.runner import Runner
 
-_MAGIC = "%%accelerate"
 _PACKAGE = f"{Path(nbaccel.__file__).parent}{os.sep}"
 
 
@@ -63,38 +63,12 @@ class AccelerateMagics(Magics):
         options = parse_line(line)
         chosen = choose_session(options)
         self.runner(chosen).run(
-            self._text(line, cell),
+            running_cell(self.shell, line, cell),
             ranks=options.ranks,
             output=options.output,
             timeout=options.timeout,
             out=options.out,
         )
-
-    def _text(self, line: str, cell: str) -> CellText:
-        """The cell under the name by which the notebook's tracebacks know it."""
-        whole = self._whole(line, cell)
-        filename = self.shell.compile.cache(whole, self.shell.execution_count)
-        # IPython's transformations drop empty lines at the start.
-        lines = cell.splitlines(keepends=True)
-        empty = next((number for number, text in enumerate(lines) if text.strip()), 0)
-        body = cell.rstrip("\n")
-        start = whole.rfind(body) if body else len(whole)
-        return CellText(
-            source=self.shell.transform_cell(cell),
-            raw=cell,
-            filename=filename,
-            text=whole,
-            offset=whole.count("\n", 0, start) + empty,
-            count=self.shell.execution_count,
-        )
-
-    def _whole(self, line: str, cell: str) -> str:
-        """The cell with the magic's line and what may stand in front of it."""
-        history = self.shell.history_manager.input_hist_raw
-        last: str = history[-1] if history else ""
-        if _MAGIC in last and cell.strip() and last.rstrip("\n").endswith(cell.rstrip("\n")):
-            return last
-        return f"{_MAGIC} {line}".rstrip() + f"\n{cell}"
 
 
 def _without_our_frames(tb: TracebackType | None) -> TracebackType | None:

@@ -25,6 +25,12 @@ class Notebook:
         """A plain value of the notebook."""
         return eval(self.kernel.run(f"print('=>', repr({expression}))").stdout.rsplit("=> ", 1)[1])
 
+    def number_of_last_cell(self) -> int:
+        """``n`` of ``In[n]``; IPython's own counter is ahead of the running cell or not, by version."""
+        number = self.value("get_ipython().compile._filename_map[sys._getframe().f_code.co_filename] - 1")
+        assert isinstance(number, int)
+        return number
+
     def values(self, expression: str) -> list[object]:
         """A plain value of each worker, by rank."""
         lines = self.on_workers(f"print('=>', repr({expression}))").stdout.splitlines()

@@ -49,7 +49,7 @@ def test_the_value_of_the_last_expression_is_shown_once_with_all_representations
 
 def test_in_and_out_have_the_notebook_s_numbers(notebook: Notebook) -> None:
     notebook.on_workers("'first'")
-    number = notebook.value("get_ipython().execution_count - 1")
+    number = notebook.number_of_last_cell()
     assert notebook.values(f"(In[{number}].strip(), Out[{number}])") == [("'first'", "first")] * 2
 
 
@@ -137,7 +137,7 @@ def test_output_of_the_main_rank_or_of_none(notebook: Notebook) -> None:
 def test_an_error_shows_its_own_line_of_the_cell_once(notebook: Notebook, cell: str, line: int) -> None:
     failed = notebook.run(cell, may_fail=True)
     assert failed.error.ename == "ZeroDivisionError"
-    number = notebook.value("get_ipython().execution_count - 1")
+    number = notebook.number_of_last_cell()
     marked = [text for text in failed.error.text.splitlines() if text.startswith("----> ") or "--> " in text]
     assert f"Cell In[{number}], line {line}" in failed.error.text
     assert any(text.split()[1:2] == [str(line)] and "1 / 0" in text for text in marked)

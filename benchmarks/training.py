@@ -1,15 +1,19 @@
 """Overhead of a training step and of a prepared loader, on two CPU ranks: bare PyTorch, nbaccel, Accelerate.
 
-Run with ``python -m benchmarks.training``. All are measured in the same two processes, in turns, and the
+All are measured in the same two processes, in turns, and the
 smallest of the rounds counts. Time is that of the training thread on a processor: waiting for the other
 rank isn't in it, so the ratios are larger than those of a clock on the wall, and steady on a busy machine.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
+
+from benchmarks.measures import ACCELERATE, BARE, OURS, Door, Goal, Readings, Scenario
+from tests.kernel import ROOT, Kernel
 
 ROUNDS = 25
 STEPS = 100
@@ -43,7 +47,7 @@ def step_times() -> dict[str, float]:
 
         return step
 
-    runs = {"nbaccel": prepared(nbaccel.Accelerator(cpu=True))}
+    runs = {OURS.package: prepared(nbaccel.Accelerator(cpu=True))}
     inner, plain = fresh()
     bare = DistributedDataParallel(inner)
 
@@ -52,10 +56,10 @@ def step_times() -> dict[str, float]:
         plain.step()
         plain.zero_grad()
 
-    runs["bare"] = bare_step
+    runs[BARE] = bare_step
     incumbent = _incumbent()
     if incumbent is not None:
-        runs["accelerate"] = prepared(incumbent)
+        runs[ACCELERATE.package] = prepared(incumbent)
     return _in_turns(
         {name: lambda step=step: [step() for _ in range(STEPS)] for name, step in runs.items()}, STEPS
     )
@@ -71,12 +75,12 @@ def loader_times() -> dict[str, float]:
     torch.set_num_threads(1)
     data = TensorDataset(torch.randn(8192, 64), torch.randint(0, 10, (8192,)))
     loaders: dict[str, Iterable[Any]] = {
-        "nbaccel": nbaccel.Accelerator(cpu=True).prepare(DataLoader(data, 32, shuffle=True)),
-        "bare": DataLoader(data, 32, sampler=DistributedSampler(data)),
+        OURS.package: nbaccel.Accelerator(cpu=True).prepare(DataLoader(data, 32, shuffle=True)),
+        BARE: DataLoader(data, 32, sampler=DistributedSampler(data)),
     }
     incumbent = _incumbent()
     if incumbent is not None:
-        loaders["accelerate"] = incumbent.prepare(DataLoader(data, 32, shuffle=True))
+        loaders[ACCELERATE.package] = incumbent.prepare(DataLoader(data, 32, shuffle=True))
     batches = 8192 // 32 // 2
     return _in_turns({name: lambda it=it: sum(1 for _ in it) for name, it in loaders.items()}, batches)
 
@@ -91,26 +95,37 @@ def _incumbent() -> Any:
 
 def _in_turns(runs: dict[str, Callable[[], Any]], pieces: int) -> dict[str, float]:
     best = dict.fromkeys(runs, float("inf"))
-    for _ in range(ROUNDS):
-        for name, run in runs.items():
+    for turn in range(ROUNDS):
+        for name in sorted(runs, reverse=turn % 2 == 1):
             started = time.thread_time()
-            run()
+            runs[name]()
             best[name] = min(best[name], (time.thread_time() - started) / pieces)
     return best
 
 
-def main() -> None:
-    """Print a line for each measure, with ratios to bare PyTorch."""
-    from nbaccel import notebook_launcher
+def overhead(kernel: Kernel, door: Door) -> Readings:
+    """Both measures of all three, taken by rank 0 of a launch."""
+    kernel.run(
+        f"import json, sys\nsys.path.insert(0, {str(ROOT)!r})\n{door.opening}\n"
+        "from benchmarks.training import loader_times, step_times\n"
+        "def told(function):\n"
+        "    times = notebook_launcher(function, num_processes=2, output='none')\n"
+        "    return 'times:' + json.dumps(times)"
+    )
+    readings = {}
+    for measure, function in ((STEP, step_times), (LOADER, loader_times)):
+        result = kernel.run(f"print(told({function.__name__}))", timeout=300)
+        readings[measure] = json.loads(result.stdout.rsplit("times:", 1)[1])
+    return readings
 
-    for title, function, goal in (("step", step_times, 1.03), ("loader", loader_times, 1.05)):
-        times = notebook_launcher(function, (), 2, cpu=True, output="none")
-        told = ", ".join(
-            f"{name} {seconds * 1e6:.0f} us ({seconds / times['bare']:.3f} x)"
-            for name, seconds in times.items()
-        )
-        print(f"{title}: {told}; goal {goal} x")
 
+STEP, LOADER = "training step, on the processor", "batch of a loader, on the processor"
 
-if __name__ == "__main__":
-    main()
+SCENARIOS = {
+    "training": Scenario(
+        overhead,
+        {STEP: Goal(ratio=1.03, against=BARE), LOADER: Goal(ratio=1.05, against=BARE)},
+        repeats=3,
+        doors=(OURS,),
+    )
+}

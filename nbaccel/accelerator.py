@@ -7,7 +7,7 @@ may be made anywhere, any number of times: alone it is a valid runtime of one pr
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Self
 
 from torch.amp import GradScaler
 
@@ -79,6 +79,19 @@ class Accelerator(
             processes.
         RuntimeError: the processes can't reach each other.
     """
+
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Keep what it is made with: in another process it is made anew from that."""
+        self = super().__new__(cls)
+        self._made_with = (args, kwargs)
+        return self
+
+    def __reduce__(self) -> Any:
+        # Rank, device and process group are this process's own. So one that was made in a notebook and is
+        # used by a launched function belongs to the worker's world there, not to a world of its own.
+        return _made_anew, (type(self), *self._made_with)
 
     def __init__(
         self,
@@ -232,3 +245,7 @@ def _loss_scaler(precision: Precision, options: GradScalerKwargs | None) -> Loss
         return None
     arguments = options.to_dict() if options else {}
     return LossScaler(GradScaler(precision.device_type, **arguments))
+
+
+def _made_anew(cls: type[Accelerator], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Accelerator:
+    return cls(*args, **kwargs)

@@ -10,6 +10,7 @@ from nbaccel.config import LaunchSpec, check_mixed_precision
 from nbaccel.launch import notices
 from nbaccel.launch.resolve import describe, resolve_spec
 from nbaccel.launch.session import Session
+from nbaccel.launch.supervision import import_torch
 
 _current: Session | None = None
 _owner = os.getpid()
@@ -47,6 +48,7 @@ def session(
         ValueError: as :func:`nbaccel.notebook_launcher`.
     """
     global _current, _owner
+    import_torch()
     running = current_session()
     if running is not None and not fresh:
         says_where = num_processes is not None or devices is not None or cpu

@@ -21,6 +21,7 @@ from nbaccel.launch.frames import RemoteFrame, capture, rebuild
 
 _MAX_CHAIN = 8
 _MAX_LINE = 100
+_MAX_TEXT = 100_000
 
 _CONSEQUENCES = (
     # gloo, when a peer's process or its process group has gone
@@ -62,13 +63,12 @@ def pack(
         in_result: the call went well, sending its value failed.
         skip_file: leading frames of this file and its neighbours are ours, not the user's, and are left out.
     """
-    error.__traceback__ = _without_leading(error.__traceback__, skip_file)
-    text = "".join(traceback.format_exception(error))
+    _set(error, "__traceback__", _without_leading(error.__traceback__, skip_file))
     packed: payload.Payload | None = None
     try:
         packed = payload.dump_result(_pack_chain(error, 0))
         packed.load()  # an exception that can't be rebuilt here can't be rebuilt there either
-    except Exception:  # noqa: BLE001
+    except BaseException:  # noqa: BLE001  # whatever an object's own methods raise, an exit included
         # The type name, the text and the traceback go in any case.
         if packed is not None:
             packed.close()
@@ -78,8 +78,8 @@ def pack(
         rank=rank,
         when=when,
         type_name=type(error).__name__,
-        text=_text_of(error),
-        traceback=text,
+        text=_shortened(text_of(error)),
+        traceback=_shortened(_traceback_text(error)),
         consequence=is_consequence(error),
         in_result=in_result,
     )
@@ -90,7 +90,7 @@ def is_consequence(error: BaseException) -> bool:
     """Whether ``error`` only tells that a peer has gone."""
     if not isinstance(error, (RuntimeError, ConnectionError)):
         return False
-    return tells_of_a_peer(_text_of(error))
+    return tells_of_a_peer(text_of(error))
 
 
 def tells_of_a_peer(text: str) -> bool:
@@ -107,17 +107,35 @@ def revive(failed: messages.Failed, packed: payload.Payload | None) -> BaseExcep
     if packed is not None:
         try:
             error = _unpack_chain(packed.load())
-        except Exception:  # noqa: BLE001
+        except BaseException:  # noqa: BLE001
             error = None  # its class can't be rebuilt in this process; the text is told instead
     if error is None:
         error = WorkerError(f"{failed.type_name}: {failed.text}")
-        error.add_note(f"Traceback of rank {failed.rank}:\n{failed.traceback.rstrip()}")
+        annotate(error, f"Traceback of rank {failed.rank}:\n{failed.traceback.rstrip()}")
     for name, value in (("rank", failed.rank), ("remote_traceback", failed.traceback)):
-        try:
-            setattr(error, name, value)
-        except AttributeError:
-            continue  # a class with slots or a property of that name
+        _attach(error, name, value)
     return error
+
+
+def annotate(error: BaseException, note: str) -> None:
+    """``error.add_note(note)``, also where its class lets nothing be set."""
+    try:
+        error.add_note(note)
+    except Exception:  # noqa: BLE001  # a frozen dataclass, or a class with a __setattr__ of its own
+        _attach(error, "__notes__", [*getattr(error, "__notes__", ()), note])
+
+
+def _attach(error: BaseException, name: str, value: object) -> None:
+    try:
+        setattr(error, name, value)
+    except Exception:  # noqa: BLE001  # frozen, a property of that name, a __setattr__ of its own
+        if hasattr(error, "__dict__"):
+            vars(error)[name] = value
+
+
+def _set(error: BaseException, name: str, value: object) -> None:
+    """Set one of the attributes that every exception has, past a ``__setattr__`` of its class."""
+    getattr(BaseException, name).__set__(error, value)
 
 
 def without_our_frames(tb: TracebackType | None) -> TracebackType | None:
@@ -126,6 +144,11 @@ def without_our_frames(tb: TracebackType | None) -> TracebackType | None:
     while tb is not None and tb.tb_next is not None and Path(tb.tb_frame.f_code.co_filename).parent == ours:
         tb = tb.tb_next
     return tb
+
+
+def hide_our_frames(error: BaseException) -> None:
+    """Before it is raised on: show the caller's frames and the worker's, not the launcher's."""
+    _set(error, "__traceback__", without_our_frames(error.__traceback__))
 
 
 def root_cause(failures: Sequence[messages.Failed]) -> messages.Failed:
@@ -151,6 +174,8 @@ def summarise(others: Iterable[messages.Failed]) -> list[str]:
 def describe_ranks(ranks: Iterable[int]) -> str:
     """``rank 3``, ``ranks 0-2, 5``."""
     numbers = sorted(ranks)
+    if not numbers:
+        return "no rank"
     parts: list[str] = []
     start = previous = numbers[0]
     for number in [*numbers[1:], None]:
@@ -178,12 +203,12 @@ def _pack_chain(error: BaseException, depth: int) -> PackedException:
 
 def _unpack_chain(packed: PackedException) -> BaseException:
     error = packed.exception
-    error.__traceback__ = rebuild(packed.frames)
+    _set(error, "__traceback__", rebuild(packed.frames))
     if packed.cause is not None:
-        error.__cause__ = _unpack_chain(packed.cause)
+        _set(error, "__cause__", _unpack_chain(packed.cause))
     if packed.context is not None:
-        error.__context__ = _unpack_chain(packed.context)
-    error.__suppress_context__ = packed.suppress_context
+        _set(error, "__context__", _unpack_chain(packed.context))
+    _set(error, "__suppress_context__", packed.suppress_context)
     return error
 
 
@@ -194,8 +219,24 @@ def _without_leading(tb: TracebackType | None, skip_file: str) -> TracebackType 
     return tb
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(obj: object) -> str:
+    """``str(obj)``, whatever its class makes of that."""
     try:
-        return str(error)
-    except Exception as broken:  # noqa: BLE001
+        return str(obj)
+    except BaseException as broken:  # noqa: BLE001
         return f"<str() of it raised {type(broken).__name__}>"
+
+
+def _traceback_text(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except BaseException:  # noqa: BLE001  # its own str() again, or a note that is no text
+        return "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__
+
+
+def _shortened(text: str) -> str:
+    """What a person reads of it: the start and the end."""
+    if len(text) <= _MAX_TEXT:
+        return text
+    half = _MAX_TEXT // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

@@ -16,12 +16,14 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Self
 
+from nbaccel.errors import LaunchError
 from nbaccel.launch import messages
 from nbaccel.launch.channel import Channel, ChannelClosed
 from nbaccel.launch.connections import between_workers
@@ -130,7 +132,7 @@ class WorkerGroup:
             self._send(member, order)
 
     def _start_one(self, spawner: Spawner, rank: int) -> Member:
-        channel, theirs = Channel.pair()
+        channel, theirs = _channel_pair(rank)
         fds: list[int] = []
         try:
             out_r, out_w = os.pipe()
@@ -138,6 +140,11 @@ class WorkerGroup:
             err_r, err_w = os.pipe()
             fds += [err_r, err_w]
             process = spawner.start(theirs.fileno(), out_w, err_w, f"nbaccel rank {rank}")
+        except OSError as error:
+            channel.close()
+            for fd in fds:
+                os.close(fd)
+            raise _refused(rank, error) from error
         except BaseException:
             channel.close()
             for fd in fds:
@@ -292,15 +299,9 @@ class WorkerGroup:
             self.pump(left)
         return True
 
-    @contextmanager
-    def listening_to(self, fd: int, callback: Callable[[], None]) -> Iterator[None]:
+    def listening_to(self, fd: int, callback: Callable[[], None]) -> AbstractContextManager[None]:
         """Within it, wake :meth:`pump` for a descriptor that isn't a worker's, too."""
-        self._listen(fd, callback)
-        try:
-            yield
-        finally:
-            if self._selector.get_map() is not None:  # the group may be closed by now
-                self._selector.unregister(fd)
+        return _Listening(self._selector, fd, callback)
 
     def stream_fds(self) -> list[tuple[int, bool, int]]:
         """Rank, whether it is standard error, and descriptor of each pipe that is open."""
@@ -400,3 +401,34 @@ class WorkerGroup:
         member.has_exited = True
         if member.asked_exit is None:
             member.exited_at = time.monotonic()
+
+
+class _Listening(AbstractContextManager[None]):
+    # A class: contextlib's generators assign to attributes of the exception that passes through, which
+    # a user's class may refuse.
+
+    def __init__(self, selector: selectors.BaseSelector, fd: int, callback: Callable[[], None]) -> None:
+        self._selector = selector
+        self._fd = fd
+        self._callback = callback
+
+    def __enter__(self) -> None:
+        self._selector.register(self._fd, selectors.EVENT_READ, self._callback)
+
+    def __exit__(self, *_: object) -> None:
+        if self._selector.get_map() is not None:  # the group may be closed by now
+            self._selector.unregister(self._fd)
+
+
+def _channel_pair(rank: int) -> tuple[Channel, socket.socket]:
+    try:
+        return Channel.pair()
+    except OSError as error:
+        raise _refused(rank, error) from error
+
+
+def _refused(rank: int, error: OSError) -> LaunchError:
+    return LaunchError(
+        f"rank {rank} could not be started: {error.strerror or error}; "
+        "use fewer processes or raise the limit (ulimit -a shows it)"
+    )

@@ -11,7 +11,7 @@ from typing import Any
 
 from nbaccel.config import LaunchSpec, UnsaidInt, UnsaidText
 from nbaccel.launch import arguments, capture, notices, payload, prewarm, spawners
-from nbaccel.launch.failures import without_our_frames
+from nbaccel.launch.failures import hide_our_frames
 from nbaccel.launch.group import WorkerGroup
 from nbaccel.launch.options import LaunchOptions, check_options
 from nbaccel.launch.output import Router
@@ -19,7 +19,7 @@ from nbaccel.launch.payload import Payload
 from nbaccel.launch.rendezvous import open_rendezvous
 from nbaccel.launch.resolve import describe, settings_of, spec_of
 from nbaccel.launch.setups import setup_maker
-from nbaccel.launch.supervision import Interrupts, Supervisor
+from nbaccel.launch.supervision import Interrupts, Supervisor, import_torch
 
 
 def notebook_launcher(
@@ -101,49 +101,54 @@ def notebook_launcher(
         KeyboardInterrupt: the cell was interrupted; the workers are gone.
     """
     __tracebackhide__ = True  # IPython leaves our frame out of the traceback
-    arguments.check_call(function, args, kwargs)
-    further = arguments.check_env(env)
-    settings = settings_of(
-        num_processes=num_processes,
-        mixed_precision=mixed_precision,
-        devices=devices,
-        cpu=cpu,
-        num_nodes=num_nodes,
-        node_rank=node_rank,
-        env=further,
-    )
-    # Where to meet is configured for several machines; on one a free port is taken.
-    meets = settings["num_nodes"] > 1
-    options = check_options(
-        use_port=settings["master_port"] if meets and use_port is None else use_port,
-        master_addr=settings.prefer("master_addr", master_addr) if meets else master_addr,
-        num_nodes=settings["num_nodes"],
-        rdzv_backend=settings.prefer("rdzv_backend", rdzv_backend) if meets else rdzv_backend,
-        rdzv_endpoint=rdzv_endpoint,
-        rdzv_conf=rdzv_conf,
-        rdzv_id=rdzv_id,
-        max_restarts=settings.prefer("max_restarts", max_restarts),
-        monitor_interval=monitor_interval,
-        log_line_prefix_template=log_line_prefix_template,
-        start_method=settings.prefer("start_method", start_method),
-        output=settings.prefer("output", output),
-        returns=returns,
-        timeout=settings["timeout"] if timeout is None else timeout,
-    )
-    spec = spec_of(settings, further)
-    parts = (function, tuple(args), dict(kwargs or {}))
-    with payload.dump_call(parts) as call:
-        capture.warn_if_large(parts, call, spec)
-        attempts_left = options.max_restarts
-        while True:
-            try:
-                return _launch_once(spec, call, options, further)
-            except BaseException as error:
-                if attempts_left <= 0 or not isinstance(error, Exception):
-                    error.__traceback__ = without_our_frames(error.__traceback__)
-                    raise
-                attempts_left -= 1
-                notices.warn(f"{type(error).__name__}: {error}; starting anew")
+    try:
+        arguments.check_call(function, args, kwargs)
+        import_torch()
+        further = arguments.check_env(env)
+        settings = settings_of(
+            num_processes=num_processes,
+            mixed_precision=mixed_precision,
+            devices=devices,
+            cpu=cpu,
+            num_nodes=num_nodes,
+            node_rank=node_rank,
+            env=further,
+        )
+        # Where to meet is configured for several machines; on one a free port is taken.
+        meets = settings["num_nodes"] > 1
+        options = check_options(
+            use_port=settings["master_port"] if meets and use_port is None else use_port,
+            master_addr=settings.prefer("master_addr", master_addr) if meets else master_addr,
+            num_nodes=settings["num_nodes"],
+            rdzv_backend=settings.prefer("rdzv_backend", rdzv_backend) if meets else rdzv_backend,
+            rdzv_endpoint=rdzv_endpoint,
+            rdzv_conf=rdzv_conf,
+            rdzv_id=rdzv_id,
+            max_restarts=settings.prefer("max_restarts", max_restarts),
+            monitor_interval=monitor_interval,
+            log_line_prefix_template=log_line_prefix_template,
+            start_method=settings.prefer("start_method", start_method),
+            output=settings.prefer("output", output),
+            returns=returns,
+            timeout=settings["timeout"] if timeout is None else timeout,
+        )
+        spec = spec_of(settings, further)
+        parts = (function, tuple(args), dict(kwargs or {}))
+        with payload.dump_call(parts) as call:
+            capture.warn_if_large(parts, call, spec)
+            attempts_left = options.max_restarts
+            while True:
+                try:
+                    return _launch_once(spec, call, options, further)
+                except Exception as error:
+                    if attempts_left <= 0:
+                        raise
+                    attempts_left -= 1
+                    notices.warn(f"{type(error).__name__}: {error}; starting anew")
+    except BaseException as error:
+        # What a reader is shown: the cell, and the worker's frames if there are any.
+        hide_our_frames(error)
+        raise
 
 
 def debug_launcher(function: Callable[..., Any], args: Sequence[Any] = (), num_processes: int = 2) -> Any:
@@ -188,6 +193,7 @@ def _launch_once(
             supervisor.wait()
             supervisor.shut_down()
             values = [m.value.load() for m in group.members if m.value is not None]
+            interrupts.raise_if_any()
         value = values if wants_all else values[0]
     except BaseException as error:
         router.close(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator
+from typing import TextIO
 
 _said: set[str] = set()
 _announces = True
@@ -25,14 +26,22 @@ def announce(text: str) -> None:
     """Say what is about to happen, on standard output."""
     if not _announces:
         return
-    sys.stdout.write(f"nbaccel: {text}\n")
-    sys.stdout.flush()
+    _say(sys.stdout, text)
 
 
 def warn(text: str) -> None:
     """Say what went otherwise than one might expect, on standard error."""
-    sys.stderr.write(f"nbaccel: {text}\n")
-    sys.stderr.flush()
+    _say(sys.stderr, text)
+
+
+def _say(stream: TextIO | None, text: str) -> None:
+    if stream is None:
+        return  # a program without a console
+    try:
+        stream.write(f"nbaccel: {text}\n")
+        stream.flush()
+    except (OSError, ValueError):
+        return  # closed by the user: what was to be said is no reason to fail
 
 
 def warn_once(texts: Iterable[str]) -> None:

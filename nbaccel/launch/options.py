@@ -84,7 +84,7 @@ def check_options(
         start_method=choice("start_method", start_method, START_METHODS),
         output=choice("output", output, OUTPUT_MODES),
         returns=choice("returns", returns, RETURNS),
-        timeout=_timeout(timeout),
+        timeout=check_timeout(timeout),
         max_restarts=whole_number("max_restarts", max_restarts, at_least=0),
         master_addr=address,
         port=port,
@@ -158,7 +158,7 @@ def _check_backend(value: object, num_nodes: object) -> None:
         )
 
 
-def _timeout(value: object) -> float | None:
+def check_timeout(value: object) -> float | None:
     if value is None:
         return None
     seconds = number("timeout", value, at_least=-math.inf)

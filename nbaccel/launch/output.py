@@ -25,6 +25,7 @@ from dataclasses import replace
 from nbaccel.config import OUTPUT_MODES
 from nbaccel.launch import lines as line_reading
 from nbaccel.launch import marks
+from nbaccel.launch.failures import annotate
 from nbaccel.launch.logs import RankLogs
 from nbaccel.launch.messages import Display
 from nbaccel.launch.rank_feed import RankFeed
@@ -172,7 +173,7 @@ class Router:
         if outcome is None:
             warnings.warn(text, RuntimeWarning, stacklevel=5)
         else:
-            outcome.add_note(text)
+            annotate(outcome, text)
 
     # --- what a failure needs -----------------------------------------------------------------
 

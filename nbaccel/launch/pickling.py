@@ -157,7 +157,8 @@ class _MainGlobals(dict[str, Any]):
 def _reduce_exception(error: BaseException) -> Any:
     if not _needs_help(type(error)):
         return NotImplemented
-    return _rebuild_exception, (type(error), error.args), dict(vars(error))
+    state = dict(vars(error))
+    return _rebuild_exception, (type(error), error.args), state, None, None, _set_exception_state
 
 
 # --- the reader's side ------------------------------------------------------------------------
@@ -206,6 +207,10 @@ def _rebuild_exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseE
     # What the class's own __init__ handed up to it; attributes follow as state.
     _builtin_base(cls).__init__(error, *args)
     return error
+
+
+def _set_exception_state(error: BaseException, state: dict[str, Any]) -> None:
+    vars(error).update(state)  # not by setattr, which the class may refuse: a frozen dataclass
 
 
 # --- helpers ----------------------------------------------------------------------------------

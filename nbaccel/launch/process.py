@@ -18,6 +18,8 @@ from typing import Any
 
 import psutil
 
+from nbaccel.errors import LaunchError
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
@@ -145,6 +147,36 @@ def describe_signal(signum: int) -> str:
         return signal.Signals(signum).name
     except ValueError:
         return f"signal {signum}"
+
+
+def import_path() -> tuple[str, ...]:
+    """``sys.path`` as texts: notebooks put :class:`~pathlib.Path` objects there, too."""
+    return tuple(os.fspath(entry) for entry in sys.path if isinstance(entry, (str, os.PathLike)))
+
+
+def absolute_import_path() -> list[str]:
+    """The same for a process that starts in another folder; the empty entry means this one."""
+    here = working_folder()
+    return [str(Path(here, entry)) for entry in import_path()]
+
+
+def working_folder() -> str:
+    """The current folder.
+
+    Raises:
+        LaunchError: it has been deleted.
+    """
+    try:
+        return os.getcwd()  # noqa: PTH109  # a text, for a message
+    except FileNotFoundError:
+        raise LaunchError(
+            "this process's current folder has been deleted; go to another one with os.chdir() and try again"
+        ) from None
+
+
+def default_signal_mask() -> None:
+    """Let all signals in: a mask is inherited, and what this process waits for might be blocked."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def usable_cores() -> int:

@@ -9,15 +9,19 @@ workers sleep; what their threads print meanwhile is shown with the next task.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from nbaccel.config import LaunchSpec
 from nbaccel.errors import LaunchError
 from nbaccel.launch import messages, notices, payload, spawners, standing_functions
-from nbaccel.launch.failures import describe_ranks, without_our_frames
+from nbaccel.launch.arguments import check_call
+from nbaccel.launch.failures import describe_ranks, hide_our_frames
 from nbaccel.launch.group import WorkerGroup
 from nbaccel.launch.idle_output import IdleOutput
+from nbaccel.launch.options import check_timeout
 from nbaccel.launch.output import MODES, Router
 from nbaccel.launch.payload import Payload
 from nbaccel.launch.rendezvous import Rendezvous, open_rendezvous
@@ -58,6 +62,8 @@ class Session:
         self._task = 0
         self._around: dict[int, Surroundings] = {}
         self._lost = ""
+        self._interrupts: Interrupts | None = None
+        """Those of the task at hand."""
         self.generation = 0
         """How often workers were started: what others know of their state holds for one of them."""
 
@@ -89,13 +95,14 @@ class Session:
             BaseException: as :func:`nbaccel.notebook_launcher`.
         """
         __tracebackhide__ = True
+        check_call(function, args, kwargs)
         if returns not in ("all", "main"):
             raise ValueError(f"returns={returns!r} is not known; choose one of all, main")
         with payload.dump_call((function, args, kwargs)) as call:
             try:
                 values = self.run_packed(call, ranks=ranks, timeout=timeout, output=output)
             except BaseException as error:
-                error.__traceback__ = without_our_frames(error.__traceback__)
+                hide_our_frames(error)
                 raise
         ordered = [values[rank] for rank in sorted(values)]
         return ordered if returns == "all" else ordered[0]
@@ -116,16 +123,27 @@ class Session:
         mode = output or "all"
         if mode not in MODES:
             raise ValueError(f"output={mode!r} is not known; choose one of {', '.join(MODES)}")
-        self._check_ranks(ranks)
+        timeout = check_timeout(timeout)
+        ranks = self._check_ranks(ranks)
+        with self._claimed():
+            # It may wait for imports; there is nothing to be stopped yet, so an interrupt may just be raised.
+            spawner = None if self.is_alive else spawners.of(self._start_method, call.modules)
+            with Interrupts() as interrupts:
+                values = self._run_task(call, ranks, timeout, mode, interrupts, spawner)
+                interrupts.raise_if_any()
+        return values
+
+    def _claimed(self) -> AbstractContextManager[None]:
+        """Within it no other task runs.
+
+        Raises:
+            RuntimeError: one runs already.
+        """
         if not self._busy.acquire(blocking=False):
             raise RuntimeError(
                 "the workers are busy with another task of this kernel; wait for it or interrupt it"
             )
-        try:
-            with Interrupts() as interrupts:
-                return self._run_task(call, ranks, timeout, mode, interrupts)
-        finally:
-            self._busy.release()
+        return _Release(self._busy)
 
     def _run_task(
         self,
@@ -134,8 +152,10 @@ class Session:
         timeout: float | None,
         mode: str,
         interrupts: Interrupts,
+        spawner: spawners.Spawner | None,
     ) -> dict[int, Any]:
-        group = self._live_group(call)
+        self._interrupts = interrupts
+        group = self._live_group(spawner)
         router = self._router
         assert router is not None
         router.begin(mode)
@@ -186,8 +206,12 @@ class Session:
         group, router = self._group, self._router
         if group is None or router is None:
             return
-        router.begin("all")
-        with Interrupts() as interrupts, group.listening_to(interrupts.fileno(), interrupts.clear):
+        with (
+            self._claimed(),
+            Interrupts() as interrupts,
+            group.listening_to(interrupts.fileno(), interrupts.clear),
+        ):
+            router.begin("all")
             if self._idle is not None:
                 self._idle.stop(router)
                 self._idle = None
@@ -209,7 +233,7 @@ class Session:
 
         self.spec = replace(self.spec, mixed_precision=mixed_precision)
 
-    def _live_group(self, call: Payload) -> WorkerGroup:
+    def _live_group(self, spawner: spawners.Spawner | None) -> WorkerGroup:
         if self._group is not None and not self.is_alive:
             self._lost = self._lost or "a worker ended between two cells"
             self._let_go()
@@ -220,11 +244,11 @@ class Session:
                     "lived there; new ones are started"
                 )
                 self._lost = ""
-            self._start(call)
+            self._start(spawner or spawners.of(self._start_method, frozenset()))
         assert self._group is not None
         return self._group
 
-    def _start(self, call: Payload) -> None:
+    def _start(self, spawner: spawners.Spawner) -> None:
         ranks = range(self.spec.num_processes)
         router = Router("all", ranks, log_dir=self.spec.log_dir)
         rendezvous = open_rendezvous("127.0.0.1", None, num_nodes=1, node_rank=0)
@@ -232,12 +256,15 @@ class Session:
         try:
             notices.announce(f"{describe(self.spec)}; they stay for the next cells")
             setup = setup_maker(self.spec, rendezvous, {}, router.secret, stays=True)
-            spawner = spawners.of(self._start_method, call.modules)
             group.start(spawner, setup, self.spec.num_processes)
             self._group, self._router, self._rendezvous = group, router, rendezvous
             self._around = {rank: Surroundings.now(self.spec) for rank in ranks}
             self.generation += 1
-            self._renew_group(False)
+            interrupts = self._interrupts
+            assert interrupts is not None
+            with group.listening_to(interrupts.fileno(), interrupts.clear):
+                self._renew_group(False)
+            interrupts.raise_if_any()
         except BaseException:
             group.close()
             rendezvous.close()
@@ -277,15 +304,24 @@ class Session:
         assert group is not None
         self._round += 1
         group.regroup(self._round, align=align)
-        done = group.pump_until(
-            lambda: all(m.regrouped is not None or m.has_exited for m in group.members), REGROUP_PATIENCE
+        interrupts = self._interrupts
+        seen = interrupts.count if interrupts is not None else 0
+        group.pump_until(
+            lambda: (
+                all(member.regrouped is not None or member.has_exited for member in group.members)
+                or (interrupts is not None and interrupts.count > seen)
+            ),
+            REGROUP_PATIENCE,
         )
+        done = all(member.regrouped is not None for member in group.members)
         troubles = {m.rank: m.regrouped.trouble for m in group.members if m.regrouped and m.regrouped.trouble}
         if done and not troubles and not any(member.has_exited for member in group.members):
             for member in group.members:
                 member.has_group = True
             return
-        rank, why = next(iter(troubles.items()), (None, "it took too long, or a worker ended"))
+        rank, why = next(
+            iter(troubles.items()), (None, "it took too long, was interrupted, or a worker ended")
+        )
         where = "" if rank is None else f"rank {rank}: "
         self._lost = f"no new process group could be made, {where}{why}"
         group.kill()
@@ -301,14 +337,16 @@ class Session:
         self._around[rank] = now
         return before.changes_to(now)
 
-    def _check_ranks(self, ranks: Collection[int] | None) -> None:
+    def _check_ranks(self, ranks: Collection[int] | None) -> list[int] | None:
         if ranks is None:
-            return
+            return None
+        ranks = list(ranks)
         unknown = [rank for rank in ranks if rank not in range(self.spec.num_processes)]
         if unknown or not ranks:
             raise ValueError(
-                f"ranks={list(ranks)}: this session has {describe_ranks(range(self.spec.num_processes))}"
+                f"ranks={ranks}: this session has {describe_ranks(range(self.spec.num_processes))}"
             )
+        return ranks
 
     # --- names and status ---------------------------------------------------------------------
 
@@ -346,6 +384,12 @@ class Session:
                 self._idle = IdleOutput(group.stream_fds())
             finally:
                 self._busy.release()
+        else:
+            # Another thread runs a task, and takes in the answers.
+            group.ask_whereabouts()
+            latest = time.monotonic() + STATUS_PATIENCE
+            while time.monotonic() < latest and any(m.whereabouts is None for m in group.running()):
+                time.sleep(0.005)
         return [status_of(member, self.spec) for member in group.members]
 
     def stacks(self) -> str:
@@ -353,7 +397,7 @@ class Session:
         group = self._group
         if group is None:
             return "no workers run"
-        with self._busy:
+        with self._claimed():
             if self._idle is not None:
                 self._idle.stop(self._router)
             group.ask_stacks()
@@ -363,3 +407,13 @@ class Session:
             )
             self._idle = IdleOutput(group.stream_fds())
         return "\n".join(f"--- rank {m.rank} ---\n{m.stacks or 'does not answer'}" for m in asked)
+
+
+class _Release(AbstractContextManager[None]):
+    """Gives a lock back that is held already."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()

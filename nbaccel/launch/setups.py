@@ -67,8 +67,8 @@ def setup_maker(
                 **place.to_environ(),
                 **address,
             },
-            cwd=os.getcwd(),  # noqa: PTH109  # a text, for a message
-            path=tuple(sys.path),
+            cwd=process.working_folder(),
+            path=process.import_path(),
             argv=tuple(sys.argv),
             main_file=main_file,
             num_threads=num_threads,

@@ -102,7 +102,7 @@ class SpawnSpawner:
 
     def start(self, channel_fd: int, out_fd: int, err_fd: int, name: str) -> WorkerProcess:
         code = (
-            f"import sys; sys.path[:] = {sys.path!r}; "
+            f"import sys; sys.path[:] = {process.absolute_import_path()!r}; "
             "from nbaccel.launch.spawners import _fresh_worker; _fresh_worker()"
         )
         words = [str(number) for number in (channel_fd, out_fd, err_fd, os.getpid())]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from types import FrameType
@@ -74,6 +75,11 @@ class Interrupts:
         """Becomes readable when an interrupt has come."""
         return self._wake_r
 
+    def raise_if_any(self) -> None:
+        """Raise ``KeyboardInterrupt`` for an interrupt that nobody has acted on."""
+        if self.count:
+            raise KeyboardInterrupt
+
     def _note(self, _signum: int, _frame: FrameType | None) -> None:
         self.count += 1
         try:
@@ -87,6 +93,20 @@ class Interrupts:
             os.read(self._wake_r, 512)
         except BlockingIOError:
             return
+
+
+def import_torch() -> None:
+    """Import torch whole: an interrupt in the middle would leave half of it, and a kernel that crashes.
+
+    Raises:
+        KeyboardInterrupt: the user interrupted meanwhile.
+    """
+    if "torch" in sys.modules:
+        return
+    with Interrupts() as interrupts:
+        import torch.distributed  # noqa: F401
+
+        interrupts.raise_if_any()
 
 
 class Supervisor:
@@ -184,7 +204,7 @@ class Supervisor:
         if member.failure is not None and len(self._group.members) > 1:
             notes.insert(0, f"raised by rank {member.rank}")
         if notes:
-            error.add_note(f"nbaccel: {'; '.join(notes)}")
+            failures.annotate(error, f"nbaccel: {'; '.join(notes)}")
         # An exception of its own: the one that is raised collects the frames, and so the variables, of
         # everybody it passes through, and those would stay alive with the report.
         own = self._error_of(member)
@@ -220,9 +240,11 @@ class Supervisor:
         self._group.drain()
         raise KeyboardInterrupt
 
-    def _time_is_over(self) -> NoReturn:
+    def _time_is_over(self) -> None:
         stacks = self._collect_stacks()
         late = [member.rank for member in self._group.members if not member.is_settled]
+        if not late:
+            return  # the last one was done while we asked
         self._end_all()
         rank = late[0] if late else None
         text = f"not over after {self._timeout:g} s: {failures.describe_ranks(late)} still at work\n{stacks}"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from typing import Self
 
 from nbaccel.config import LaunchSpec
-from nbaccel.launch import messages
+from nbaccel.launch import messages, process
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Surroundings:
     @classmethod
     def now(cls, spec: LaunchSpec) -> Self:
         """Those of this process, at this moment."""
-        return cls(spec, os.getcwd(), tuple(sys.path), dict(os.environ))  # noqa: PTH109  # a text
+        return cls(spec, process.working_folder(), process.import_path(), dict(os.environ))
 
     def changes_to(self, other: Surroundings) -> messages.Ambience:
         """What differs; a worker's own changes of the rest stay its own."""

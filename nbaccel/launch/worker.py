@@ -29,6 +29,7 @@ from nbaccel.launch import (
     display,
     failures,
     messages,
+    no_keyboard,
     payload,
     postmortem,
     process,
@@ -54,6 +55,7 @@ def main(channel_fd: int, out_fd: int, err_fd: int, parent: int, name: str) -> N
     if os.getsid(0) != os.getpid():
         os.setsid()
     process.set_name(name)
+    process.default_signal_mask()
     process.die_with_parent(parent)
     turns = take_streams(out_fd, err_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -70,6 +72,7 @@ class Worker:
         self._channel = channel
         self._turns = turns
         self._inbox: queue.SimpleQueue[tuple[Any, list[int]]] = queue.SimpleQueue()
+        self._pid = os.getpid()
         self._rank = 0
         self._stays = False
         self._exitcode = 0
@@ -112,6 +115,7 @@ class Worker:
         if setup.main_file is not None:
             main_module.__file__ = setup.main_file
         main_module.__builtins__ = __builtins__  # type: ignore[attr-defined]
+        no_keyboard.install()
         sys.modules["__main__"] = main_module
         config.set_active_spec(setup.spec)
         self._turns.start(setup.marks_secret)
@@ -129,11 +133,18 @@ class Worker:
             if order.ambience is not None:
                 standing.take_in(order.ambience)
             value = self._call(fd)
+            if os.getpid() != self._pid:
+                self._end_fork(0)
             in_result = True
             self._report_return(order, value)
         except SystemExit as request:
+            if os.getpid() != self._pid:
+                self._end_fork(request.code)
             self._obey_exit(order, request)
         except BaseException as error:  # noqa: BLE001
+            if os.getpid() != self._pid:
+                sys.excepthook(type(error), error, error.__traceback__)
+                self._end_fork(1)
             self._report_failure(order, error, in_result)
 
     def _call(self, fd: int) -> Any:
@@ -148,6 +159,17 @@ class Worker:
         finally:
             self._runs_user_code = False
         return value
+
+    def _end_fork(self, code: object) -> NoReturn:
+        """User code has forked this worker, and the fork has come here: its end, as a script's.
+
+        It must not say anything on the channel, which is its parent's.
+        """
+        if code is not None and not isinstance(code, int):
+            sys.stderr.write(f"{code}\n")
+            code = 1
+        flush_streams()
+        os._exit((code or 0) & 0xFF)
 
     def _on_interrupt(self, _signum: int, _frame: types.FrameType | None) -> None:
         if self._runs_user_code:
@@ -167,7 +189,8 @@ class Worker:
             self._report_return(order, None)
             return
         if not isinstance(code, int):
-            sys.stderr.write(f"{code}\n")  # what the interpreter does with a text
+            # What the interpreter does with a text.
+            sys.stderr.write(f"{failures.text_of(code)}\n")
             code = 1
         self._exitcode = code
         self._report(messages.Exiting(order.task, code))
@@ -175,6 +198,7 @@ class Worker:
     def _report_failure(self, order: messages.Run, error: BaseException, in_result: bool) -> None:
         self._runs_user_code = False  # the report must arrive whole
         when = time.monotonic()
+        error = no_keyboard.explained(error)
         self._exitcode = 1
         failure, packed = failures.pack(
             error, task=order.task, rank=self._rank, when=when, in_result=in_result, skip_file=__file__

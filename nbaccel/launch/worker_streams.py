@@ -234,8 +234,8 @@ def flush_streams() -> None:
 def _flush(stream: Any) -> None:
     try:
         stream.flush()
-    except (OSError, ValueError, AttributeError):
-        return  # replaced and closed by user code, or nobody reads any more
+    except Exception:  # noqa: BLE001
+        return  # replaced or closed by user code, or nobody reads any more
 
 
 def _duplicate(fd: int) -> int:

@@ -77,6 +77,7 @@ def main(
         kernel_pid: the process whose end is our end.
         further_modules: what that child zygote imports besides.
     """
+    process.default_signal_mask()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
     process.adopt_orphans()
@@ -309,6 +310,13 @@ class Zygote:
     def _leave(self) -> NoReturn:
         for pid in self._exit_pipes:
             process.kill_group(pid, signal.SIGKILL)
+        # Those that had left their worker's group become our children when the worker has ended.
+        latest = time.monotonic() + _GROUP_END_TIMEOUT
+        while (self._exit_pipes or self._ending) and time.monotonic() < latest:
+            self._reap()
+            self._ending = {pid: end for pid, end in self._ending.items() if not process.group_is_gone(pid)}
+            select.select([], [], [], 0.002)
+        self._end_orphans()
         os._exit(0)
 
 

@@ -26,7 +26,7 @@ from collections.abc import Collection, Sequence
 from typing import IO
 
 from nbaccel.errors import LaunchError
-from nbaccel.launch import libraries, notices
+from nbaccel.launch import libraries, notices, process
 from nbaccel.launch.channel import Channel, ChannelClosed
 from nbaccel.launch.zygote import DEFERRED_MODULES
 from nbaccel.launch.zygote_handle import Zygote
@@ -69,7 +69,7 @@ class _Family:
                 "sys.executable is empty, so no process can be started; use start_method='fork'"
             )
         code = (
-            f"import sys; sys.path[:] = {sys.path!r}; "
+            f"import sys; sys.path[:] = {process.absolute_import_path()!r}; "
             "from nbaccel.launch.zygote import bootstrap; bootstrap()"
         )
         words = [str(number) for number in (control_fd, child_control_fd, os.getpid())]
@@ -80,6 +80,7 @@ class _Family:
             stdout=self.log.fileno(),
             stderr=self.log.fileno(),
             start_new_session=True,
+            cwd="/",  # any that lasts: the kernel's may be deleted while this one lives
         )
 
     # --- choosing -----------------------------------------------------------------------------
@@ -93,7 +94,7 @@ class _Family:
         if not missing:
             return best
         try:
-            child = best.fork_zygote(missing, dict(os.environ), tuple(sys.path))
+            child = best.fork_zygote(missing, dict(os.environ), process.import_path())
         except ChannelClosed:
             return best  # its end shows when it is forked from
         if not self._await(child):
@@ -118,7 +119,7 @@ class _Family:
         if not rest:
             return
         try:
-            self.children.append(parent.fork_zygote(rest, dict(os.environ), tuple(sys.path)))
+            self.children.append(parent.fork_zygote(rest, dict(os.environ), process.import_path()))
         except ChannelClosed:
             return  # it has ended meanwhile; a later launch sees that
 
@@ -222,6 +223,10 @@ class _Family:
     def is_alive(self) -> bool:
         return self.process.poll() is None and self.root.look()
 
+    def is_gone(self) -> bool:
+        """Whether all of it has ended."""
+        return not any(member.look() for member in (*self.children, *self.retired, self.root))
+
     def fits(self) -> bool:
         """Whether torch was loaded under the environment of now."""
         return self.load_time_environ == libraries.load_time_environ(os.environ)
@@ -268,13 +273,11 @@ def start_zygote(further_modules: Sequence[str] = ()) -> None:
     """
     global _family
     with _family_lock:
-        for family in [family for family in _retired_families if not family.is_alive()]:
+        for family in [family for family in _retired_families if family.is_gone()]:
             _retired_families.remove(family)
             family.close()
-        if _family is not None and not _family.is_alive():
-            _family.close()
-            _family = None
-        if _family is not None and not _family.fits():
+        if _family is not None and not (_family.is_alive() and _family.fits()):
+            # Also when only its root has ended: a session may live on what a child has forked.
             _family.retire()
             _retired_families.append(_family)
             _family = None

@@ -321,10 +321,16 @@ class Zygote:
 
 
 def _reseed() -> None:
-    """In a worker: numpy's global generator would repeat itself in every one; Python's own sees to that."""
+    """In a worker: generators of libraries would repeat themselves in every one, which fresh processes don't.
+
+    Python's own sees to that by itself.
+    """
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()  # the CPU's; those of devices don't exist yet
 
 
 def _open_pidfd(pid: int) -> int | None:

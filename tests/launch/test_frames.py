@@ -13,9 +13,12 @@ from nbaccel.launch.frames import capture, rebuild
 def _outer(depth):
     if depth:
         return _outer(depth - 1)
-    return {}["a long key", sum(
-        [1, 2],
-    )]
+    return {}[
+        "a long key",
+        sum(
+            [1, 2],
+        ),
+    ]
 
 
 def _caught():

@@ -12,6 +12,7 @@ import time
 
 import psutil
 import pytest
+import torch
 
 import nbaccel
 from nbaccel import Accelerator, LaunchTimeout, WorkerDied, WorkerError, notebook_launcher
@@ -208,12 +209,13 @@ def test_no_descriptors_left():
         "from nbaccel.errors import LaunchError\n"
         "notebook_launcher(os.getpid)\n"
         "used = len(os.listdir('/proc/self/fd'))\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (used + 20, used + 20))\n"
+        "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (used + 20, hard))\n"
         "try:\n"
         "    notebook_launcher(os.getpid, num_processes=6)\n"
         "except LaunchError as error:\n"
         "    print('told:', error)\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (used + 40, used + 40))\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (used + 40, hard))\n"
         "print('then', notebook_launcher(os.getpid, num_processes=2) > 0)\n"
     )
     done = subprocess.run(
@@ -237,6 +239,17 @@ def test_an_interrupt_during_the_first_import_of_torch_leaves_it_whole(fresh_ker
     cell.wait(timeout=60)
     result = fresh_kernel.run("print('value', notebook_launcher(lambda: 1, num_processes=2))", timeout=90)
     assert "value 1" in result.stdout
+
+
+def test_random_numbers_differ_between_ranks_and_launches():
+    import random
+
+    import numpy as np
+
+    draw = lambda: (torch.rand(1).item(), float(np.random.rand()), random.random())  # noqa: E731
+    rows = [row for _ in range(2) for row in notebook_launcher(draw, num_processes=2, returns="all")]
+    for numbers in zip(*rows, strict=True):
+        assert len(set(numbers)) == 4
 
 
 # --- the keyboard -------------------------------------------------------------------------------

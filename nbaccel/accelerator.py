@@ -7,7 +7,7 @@ may be made anywhere, any number of times: alone it is a valid runtime of one pr
 from __future__ import annotations
 
 import os
-from typing import Any, Self
+from typing import Any
 
 from torch.amp import GradScaler
 
@@ -80,18 +80,13 @@ class Accelerator(
         RuntimeError: the processes can't reach each other.
     """
 
-    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Keep what it is made with: in another process it is made anew from that."""
-        self = super().__new__(cls)
-        self._made_with = (args, kwargs)
-        return self
-
     def __reduce__(self) -> Any:
         # Rank, device and process group are this process's own. So one that was made in a notebook and is
         # used by a launched function belongs to the worker's world there, not to a world of its own.
-        return _made_anew, (type(self), *self._made_with)
+        if type(self) is Accelerator:
+            return _made_anew, (Accelerator, self._made_with)
+        further = {name: value for name, value in vars(self).items() if name not in self._own_names}
+        return _made_anew, (type(self), self._made_with), further or None
 
     def __init__(
         self,
@@ -122,6 +117,7 @@ class Accelerator(
         scheduler_steps_per: str = "optimizer",
         float32_outputs: bool = True,
     ) -> None:
+        self._made_with = {name: value for name, value in locals().items() if name != "self"}
         _refuse_unsupported(
             deepspeed_plugin=deepspeed_plugin,
             fsdp_plugin=fsdp_plugin,
@@ -165,6 +161,7 @@ class Accelerator(
         self._log_with = choose_trackers(log_with, self.project_configuration.logging_dir)
         self._trackers = []
         self._ended = False
+        self._own_names = frozenset(vars(self)) | {"_own_names"}
 
     def _choose_strategy(self, options: DistributedDataParallelKwargs | None) -> Strategy:
         if self.num_processes == 1:
@@ -247,5 +244,7 @@ def _loss_scaler(precision: Precision, options: GradScalerKwargs | None) -> Loss
     return LossScaler(GradScaler(precision.device_type, **arguments))
 
 
-def _made_anew(cls: type[Accelerator], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Accelerator:
-    return cls(*args, **kwargs)
+def _made_anew(cls: type[Accelerator], made_with: dict[str, Any]) -> Accelerator:
+    accelerator = cls.__new__(cls)
+    Accelerator.__init__(accelerator, **made_with)
+    return accelerator

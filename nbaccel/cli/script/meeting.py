@@ -75,8 +75,12 @@ class OneMachine(RendezvousHandler):
         return "static"
 
     def next_rendezvous(self) -> RendezvousInfo:
-        # A prefix for each round: keys of workers that failed must not be met by the next ones.
+        # A store for each round: torch's workers use it without a prefix, and must not meet the keys of
+        # those that failed. The agent may still hold the last one, and with it its port.
         self._rounds += 1
+        if self._rounds > 1:
+            self.rendezvous.close()
+            self.rendezvous = open_rendezvous(self.rendezvous.address, None, num_nodes=1, node_rank=0)
         store = PrefixStore(f"{self._run_id}/{self._rounds}", self.rendezvous.store)
         address = RendezvousStoreInfo(self.rendezvous.address, self.rendezvous.port)
         return RendezvousInfo(store, 0, 1, address)

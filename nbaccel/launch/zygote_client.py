@@ -273,9 +273,7 @@ def start_zygote(further_modules: Sequence[str] = ()) -> None:
     """
     global _family
     with _family_lock:
-        for family in [family for family in _retired_families if family.is_gone()]:
-            _retired_families.remove(family)
-            family.close()
+        tidy()
         if _family is not None and not (_family.is_alive() and _family.fits()):
             # Also when only its root has ended: a session may live on what a child has forked.
             _family.retire()
@@ -283,6 +281,19 @@ def start_zygote(further_modules: Sequence[str] = ()) -> None:
             _family = None
         if _family is None:
             _family = _Family(further_modules)
+
+
+def tidy() -> bool:
+    """Give up what is left of zygotes that have ended; says whether none is still on its way out."""
+    with _family_lock:
+        for family in [family for family in _retired_families if family.is_gone()]:
+            _retired_families.remove(family)
+            family.close()
+        if _family is not None:
+            for child in [child for child in _family.retired if not child.look()]:
+                _family.retired.remove(child)
+                child.close()
+        return not _retired_families and not (_family is not None and _family.retired)
 
 
 def stop_zygote() -> None:

@@ -78,6 +78,17 @@ def no_worker_is_left() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def no_retired_zygotes() -> Iterator[None]:
+    """A zygote that was replaced leaves by itself, and its descriptors are closed at the next launch."""
+    from nbaccel.launch import zygote_client
+
+    yield
+    deadline = time.monotonic() + 5
+    while not zygote_client.tidy() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
 def no_warm_memory() -> Iterator[None]:
     """The launcher keeps the memory of its last large call; each test gives it back."""
     from nbaccel.launch import memory

@@ -344,6 +344,7 @@ def wait_for_children(count):
         time.sleep(0.05)
 
 
+@pytest.mark.usefixtures("own_zygote")
 def test_a_zygote_that_is_killed_during_a_launch_is_an_error_and_no_hang():
     def kill_parent():
         os.kill(os.getppid(), signal.SIGKILL)

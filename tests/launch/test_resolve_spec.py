@@ -8,7 +8,7 @@ import pytest
 
 from nbaccel import notebook_launcher
 from nbaccel.config import LaunchSpec, active_spec
-from nbaccel.launch import launcher
+from nbaccel.launch import launcher, zygote_client
 from nbaccel.launch.devices import discovery
 from nbaccel.launch.rendezvous import Rendezvous
 from nbaccel.launch.resolve import describe, resolve_spec
@@ -249,7 +249,7 @@ def test_B058_nothing_was_started(four_gpus, monkeypatch):
         raise AssertionError("a worker group was made")
 
     monkeypatch.setattr(launcher, "WorkerGroup", forbidden)
-    monkeypatch.setattr(launcher.zygote_client, "current_zygote", forbidden)
+    monkeypatch.setattr(zygote_client, "current_zygote", forbidden)
     with pytest.raises(ValueError, match="num_processes=5, but 4 cuda devices are visible"):
         notebook_launcher(_world_size, num_processes=5)
 

@@ -276,6 +276,9 @@ def start_zygote(further_modules: Sequence[str] = ()) -> None:
         tidy()
         if _family is not None and not (_family.is_alive() and _family.fits()):
             # Also when only its root has ended: a session may live on what a child has forked.
+            if not _family.root.look():
+                _family.process.kill()  # it may be there and not answer
+                _family.process.wait()
             _family.retire()
             _retired_families.append(_family)
             _family = None

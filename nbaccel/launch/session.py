@@ -165,7 +165,6 @@ class Session:
                 if self._idle is not None:
                     self._idle.stop(router)
                     self._idle = None
-                self._ask_steps(group)
                 self._task += 1
                 group.submit(self._task, call, lambda _rank: True, ranks=ranks, ambience=self._news)
                 supervisor = TaskSupervisor(group, router, interrupts, timeout, self._renew_group)
@@ -325,12 +324,6 @@ class Session:
         where = "" if rank is None else f"rank {rank}: "
         self._lost = f"no new process group could be made, {where}{why}"
         group.kill()
-
-    def _ask_steps(self, group: WorkerGroup) -> None:
-        # Known from the end of the last task on; only the first time nobody has told.
-        if any(member.steps is None for member in group.members):
-            for member in group.members:
-                member.steps = 0
 
     def _news(self, rank: int) -> messages.Ambience:
         before, now = self._around[rank], Surroundings.now(self.spec)

@@ -59,7 +59,6 @@ class TaskSupervisor(Supervisor):
         super().__init__(group, router, interrupts, timeout)
         self._renew_group = renew_group
         self._started = time.monotonic()
-        self._steps_before = {member.rank: member.steps for member in group.members}
 
     def wait(self) -> None:
         super().wait()
@@ -93,8 +92,8 @@ class TaskSupervisor(Supervisor):
         )
         taken = []
         for member in at_work:
-            before = self._steps_before.get(member.rank) or 0
-            if member.steps is None or member.steps <= before:
+            before = member.steps_before
+            if member.steps is None or before is None or member.steps <= before:
                 return False
             taken.append(member.steps - before)
         rate = max(taken) / max(time.monotonic() - self._started, 1e-3)
@@ -115,7 +114,7 @@ class TaskSupervisor(Supervisor):
             lambda: all(member.steps is not None for member in self._group.running()), ANSWER_PATIENCE
         )
         counts = {
-            (member.steps or 0) - (self._steps_before.get(member.rank) or 0)
+            (member.steps or 0) - (member.steps_before or 0)
             for member in self._group.members
             if member in members
         }

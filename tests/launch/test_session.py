@@ -296,6 +296,34 @@ def test_the_first_interrupt_stops_all_ranks_at_the_same_step(session, interrupt
     assert _replicas_are_equal(session)
 
 
+def test_steps_of_earlier_tasks_are_not_taken_for_training_at_hand(
+    session, interrupt_when, tmp_path, monkeypatch
+):
+    from nbaccel.launch.task_supervision import TaskSupervisor
+
+    stopped_together = []
+    original = TaskSupervisor._stop_at_the_same_step
+
+    def note(self):
+        stopped_together.append([member.steps_before for member in self._group.members])
+        outcome = original(self)
+        stopped_together.append([member.steps for member in self._group.members])
+        return outcome
+
+    def sleep():
+        _arrive(tmp_path)
+        time.sleep(300)
+
+    monkeypatch.setattr(TaskSupervisor, "_stop_at_the_same_step", note)
+    session.run(_prepare)
+    session.run(_train, 1)
+    interrupt_when("rank0", "rank1")
+    with pytest.raises(KeyboardInterrupt):
+        session.run(sleep, timeout=60)
+    before, after = stopped_together
+    assert before == after == [8, 8]
+
+
 def test_after_a_failure_in_the_middle_of_a_step_replicas_are_equal_and_training_goes_on(session):
     session.run(_prepare)
     session.run(_train, 1)

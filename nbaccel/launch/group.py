@@ -68,8 +68,8 @@ class Member:
     """Last answer to :class:`~nbaccel.launch.messages.AskWhereabouts`."""
     steps: int | None = None
     """Last answer to :class:`~nbaccel.launch.messages.AskSteps`."""
-    steps_before: int | None = None
-    """The first answer since its task was submitted: what it had taken before."""
+    steps_before: int = 0
+    """Told with them: those it had taken before its task."""
     regrouped: messages.Regrouped | None = None
     """Last answer to :class:`~nbaccel.launch.messages.Regroup`."""
     task_began: float = field(default_factory=time.monotonic)
@@ -107,7 +107,7 @@ class Member:
                 payload.close()
         self.idles = idles
         self.task_began = time.monotonic()
-        self.steps = self.steps_before = None
+        self.steps = None
         self.returned = False
         self.value = self.failure = self.failure_payload = self.frames = self.asked_exit = None
         self.stacks = self.whereabouts = None
@@ -212,9 +212,6 @@ class WorkerGroup:
             member.begin_task(idles=ranks is not None and member.rank not in ranks)
             if not member.idles:
                 around = None if ambience is None else ambience(member.rank)
-                if around is not None:
-                    # In a session. Answered before the task is begun, since orders are taken in turn.
-                    self._send(member, messages.AskSteps())
                 self._send(member, messages.Run(task, wants_value(member.rank), around), call.fd)
 
     def ask_steps(self) -> None:
@@ -393,8 +390,7 @@ class WorkerGroup:
             member.whereabouts = message.whereabouts
         elif isinstance(message, messages.Steps):
             member.steps = message.count
-            if member.steps_before is None:
-                member.steps_before = message.count
+            member.steps_before = message.before
         elif isinstance(message, messages.Regrouped):
             member.regrouped = message
         else:

@@ -1,6 +1,8 @@
 """Reads workers' pipes between two tasks, so that a thread of theirs that prints is never blocked.
 
-What it reads is shown with the next task; of much output only the end is kept.
+What it reads is shown with the next task; of much output only the end is kept. One thread serves a
+group for all its life, because to start and to join one takes longer than a small task: while a
+task runs it stays away from the pipes, and needs not be woken for that.
 """
 
 from __future__ import annotations
@@ -18,38 +20,73 @@ _KEPT_SIZE = 1 << 22
 
 
 class IdleOutput:
-    """A thread that sleeps in the system until a worker writes; stopped before the next task."""
+    """A thread that sleeps in the system until a worker writes. It begins paused."""
 
-    def __init__(self, streams: Sequence[tuple[int, bool, int]]) -> None:
-        """Start reading.
-
-        Args:
-            streams: rank, whether it is standard error, and the descriptor of each open pipe.
-        """
-        self._streams = {fd: (rank, is_err) for rank, is_err, fd in streams}
+    def __init__(self) -> None:
+        self._streams: dict[int, tuple[int, bool]] = {}
         self._read: deque[tuple[int, bool, bytes]] = deque()
         self._size = 0
+        self._reads = False
+        self._closed = False
+        self._change = threading.Condition()
+        """Held while a pipe is read, and while the above is changed."""
         self._wake_r, self._wake_w = os.pipe()
         self._thread = threading.Thread(target=self._run, name="nbaccel-idle-output", daemon=True)
         self._thread.start()
 
-    def stop(self, router: Router | None) -> None:
-        """Stop reading; hand on what was read."""
+    def resume(self, streams: Sequence[tuple[int, bool, int]]) -> None:
+        """Read from now on.
+
+        Args:
+            streams: rank, whether it is standard error, and the descriptor of each open pipe.
+        """
+        with self._change:
+            self._streams = {fd: (rank, is_err) for rank, is_err, fd in streams}
+            self._reads = True
+            self._change.notify()
+
+    def pause(self, router: Router | None) -> None:
+        """Leave the pipes alone from now on; hand on what was read."""
+        with self._change:
+            self._reads = False
+            read, self._read, self._size = self._read, deque(), 0
+        if router is not None:
+            for rank, is_err, data in read:
+                router.feed(rank, is_err, data)
+
+    def close(self) -> None:
+        """End the thread; before the pipes are closed."""
+        with self._change:
+            self._closed = True
+            self._reads = False
+            self._change.notify()
         os.close(self._wake_w)
         self._thread.join()
         os.close(self._wake_r)
-        if router is not None:
-            for rank, is_err, data in self._read:
-                router.feed(rank, is_err, data)
 
     def _run(self) -> None:
-        poller = select.poll()
-        for fd in (*self._streams, self._wake_r):
-            poller.register(fd, select.POLLIN)
-        while True:
-            for fd, _ in poller.poll():
-                if fd == self._wake_r:
-                    return
+        while self._wait_until_reading():
+            poller = select.poll()
+            with self._change:
+                watched = frozenset(self._streams)
+            for fd in (*watched, self._wake_r):
+                poller.register(fd, select.POLLIN)
+            # It may sleep here through whole tasks, which is why the pipes are looked at under the lock only.
+            while self._read_ready({fd for fd, _ in poller.poll()}, watched):
+                pass
+
+    def _wait_until_reading(self) -> bool:
+        """Whether there is to be read; False: it is over."""
+        with self._change:
+            self._change.wait_for(lambda: self._reads or self._closed)
+            return not self._closed
+
+    def _read_ready(self, ready: set[int], watched: frozenset[int]) -> bool:
+        """Read what can be read, unless paused; says whether the same pipes are to be waited for again."""
+        with self._change:
+            if not self._reads or self._streams.keys() != watched:
+                return False
+            for fd in ready:
                 try:
                     data = os.read(fd, _READ_SIZE)
                 except BlockingIOError:
@@ -57,7 +94,8 @@ class IdleOutput:
                 if data:
                     self._keep(*self._streams[fd], data)
                 else:
-                    poller.unregister(fd)  # its worker has ended; the next task will notice
+                    del self._streams[fd]  # its worker has ended; the next task will notice
+            return self._streams.keys() == watched
 
     def _keep(self, rank: int, is_err: bool, data: bytes) -> None:
         self._read.append((rank, is_err, data))

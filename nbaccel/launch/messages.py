@@ -269,6 +269,8 @@ class Steps:
     """Answer to :class:`AskSteps`."""
 
     count: int
+    before: int
+    """Those that were taken before the last task began."""
 
 
 @dataclass(frozen=True)

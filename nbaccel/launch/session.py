@@ -58,6 +58,7 @@ class Session:
         self._router: Router | None = None
         self._rendezvous: Rendezvous | None = None
         self._idle: IdleOutput | None = None
+        """There while workers are."""
         self._round = 0
         self._task = 0
         self._around: dict[int, Surroundings] = {}
@@ -162,11 +163,10 @@ class Session:
         error: BaseException | None = None
         with group.listening_to(interrupts.fileno(), interrupts.clear):
             try:
-                if self._idle is not None:
-                    self._idle.stop(router)
-                    self._idle = None
+                self._hear_from_now_on()
                 self._task += 1
-                group.submit(self._task, call, lambda _rank: True, ranks=ranks, ambience=self._news)
+                news = self._news(ranks)
+                group.submit(self._task, call, lambda _rank: True, ranks=ranks, ambience=news.__getitem__)
                 supervisor = TaskSupervisor(group, router, interrupts, timeout, self._renew_group)
                 supervisor.wait()
                 values = {m.rank: m.value.load() for m in group.members if m.value is not None}
@@ -187,7 +187,19 @@ class Session:
             return
         for member in group.members:
             member.begin_task(idles=True)
-        self._idle = IdleOutput(group.stream_fds())
+        self._leave_to_idle_output()
+
+    def _hear_from_now_on(self) -> None:
+        """This thread reads the workers' pipes; what came meanwhile is shown first."""
+        if self._idle is not None:
+            self._idle.pause(self._router)
+
+    def _leave_to_idle_output(self) -> None:
+        """Nobody waits for the workers now, and still their pipes have to be read."""
+        assert self._group is not None
+        if self._idle is None:
+            self._idle = IdleOutput()
+        self._idle.resume(self._group.stream_fds())
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -211,9 +223,7 @@ class Session:
             group.listening_to(interrupts.fileno(), interrupts.clear),
         ):
             router.begin("all")
-            if self._idle is not None:
-                self._idle.stop(router)
-                self._idle = None
+            self._hear_from_now_on()
             for member in group.members:
                 member.begin_task(idles=True)
             try:
@@ -277,7 +287,7 @@ class Session:
     def _let_go(self) -> None:
         """Free what is left of the group; processes that still run are killed."""
         if self._idle is not None:
-            self._idle.stop(None)
+            self._idle.close()
             self._idle = None
         if self._group is not None:
             self._group.close()
@@ -290,7 +300,7 @@ class Session:
     def abandon(self) -> None:
         """At the end of this process: kill what is left, say nothing."""
         if self._idle is not None:
-            self._idle.stop(None)
+            self._idle.close()
             self._idle = None
         if self._group is not None:
             self._group.kill()
@@ -325,10 +335,13 @@ class Session:
         self._lost = f"no new process group could be made, {where}{why}"
         group.kill()
 
-    def _news(self, rank: int) -> messages.Ambience:
-        before, now = self._around[rank], Surroundings.now(self.spec)
-        self._around[rank] = now
-        return before.changes_to(now)
+    def _news(self, ranks: Collection[int] | None) -> dict[int, messages.Ambience]:
+        """For those who take part: what has changed around this process since they last did."""
+        now = Surroundings.now(self.spec)
+        parted = self._around if ranks is None else ranks
+        news = {rank: self._around[rank].changes_to(now) for rank in parted}
+        self._around.update(dict.fromkeys(news, now))
+        return news
 
     def _check_ranks(self, ranks: Collection[int] | None) -> list[int] | None:
         if ranks is None:
@@ -366,15 +379,13 @@ class Session:
             return []
         if self._busy.acquire(blocking=False):
             try:
-                if self._idle is not None:
-                    self._idle.stop(self._router)
-                    self._idle = None
+                self._hear_from_now_on()
                 group.ask_whereabouts()
                 asked = group.running()
                 group.pump_until(
                     lambda: all(m.whereabouts is not None or m.has_exited for m in asked), STATUS_PATIENCE
                 )
-                self._idle = IdleOutput(group.stream_fds())
+                self._leave_to_idle_output()
             finally:
                 self._busy.release()
         else:
@@ -391,14 +402,13 @@ class Session:
         if group is None:
             return "no workers run"
         with self._claimed():
-            if self._idle is not None:
-                self._idle.stop(self._router)
+            self._hear_from_now_on()
             group.ask_stacks()
             asked = group.running()
             group.pump_until(
                 lambda: all(m.stacks is not None or m.has_exited for m in asked), STATUS_PATIENCE
             )
-            self._idle = IdleOutput(group.stream_fds())
+            self._leave_to_idle_output()
         return "\n".join(f"--- rank {m.rank} ---\n{m.stacks or 'does not answer'}" for m in asked)
 
 

@@ -93,7 +93,7 @@ class TaskSupervisor(Supervisor):
         taken = []
         for member in at_work:
             before = member.steps_before
-            if member.steps is None or before is None or member.steps <= before:
+            if member.steps is None or member.steps <= before:
                 return False
             taken.append(member.steps - before)
         rate = max(taken) / max(time.monotonic() - self._started, 1e-3)
@@ -114,7 +114,7 @@ class TaskSupervisor(Supervisor):
             lambda: all(member.steps is not None for member in self._group.running()), ANSWER_PATIENCE
         )
         counts = {
-            (member.steps or 0) - (member.steps_before or 0)
+            (member.steps or 0) - member.steps_before
             for member in self._group.members
             if member in members
         }

@@ -75,6 +75,7 @@ class Worker:
         self._pid = os.getpid()
         self._rank = 0
         self._stays = False
+        self._steps_before = 0
         self._exitcode = 0
         self._runs_user_code = False
         self._service = threading.Thread(target=self._serve, name="nbaccel-service", daemon=True)
@@ -257,12 +258,14 @@ class Worker:
             elif isinstance(message, messages.AskWhereabouts):
                 self._channel.send(messages.Here(whereabouts.look()))
             elif isinstance(message, messages.AskSteps):
-                self._channel.send(messages.Steps(clock.count))
+                self._channel.send(messages.Steps(clock.count, self._steps_before))
             elif isinstance(message, messages.StopAtStep):
                 clock.go_on() if message.count is None else clock.stop_at(message.count)
             elif isinstance(message, messages.Sever):
                 connections.sever(message.connections)
             else:
+                if isinstance(message, messages.Run):
+                    self._steps_before = clock.count
                 self._inbox.put((message, fds))
 
 

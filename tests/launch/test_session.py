@@ -305,8 +305,8 @@ def test_steps_of_earlier_tasks_are_not_taken_for_training_at_hand(
     original = TaskSupervisor._stop_at_the_same_step
 
     def note(self):
-        stopped_together.append([member.steps_before for member in self._group.members])
         outcome = original(self)
+        stopped_together.append([member.steps_before for member in self._group.members])
         stopped_together.append([member.steps for member in self._group.members])
         return outcome
 

@@ -31,7 +31,7 @@ class LaunchSpec:
     """How a launch was asked for. Field order and defaults are the contract of all doors."""
 
     num_processes: int = 1
-    """Worker processes on this node."""
+    """Ranks on this node: worker processes, or threads of them (:attr:`threads_per_process`)."""
 
     mixed_precision: str = "no"
     """One of :data:`PRECISIONS`."""
@@ -40,7 +40,7 @@ class LaunchSpec:
     """Run on the CPU even where there is an accelerator."""
 
     device_type: str = "cpu"
-    """``cpu``, ``cuda``, ``xpu``, ``mps`` or ``xla``: what the workers compute on."""
+    """``cpu``, ``cuda``, ``xpu``, ``mps``, ``xla`` or ``tpu``: what the workers compute on."""
 
     devices: tuple[int, ...] = ()
     """Ids of the accelerators in use on this node, one a worker; empty on the CPU."""
@@ -59,6 +59,12 @@ class LaunchSpec:
 
     gradient_accumulation_steps: int = 1
     """Micro-batches of a window of accumulation, for each ``Accelerator()`` that isn't told otherwise."""
+
+    threads_per_process: int = 1
+    """Ranks that share a process, each in a thread of its own: cores of a TPU chip of v2 or v3."""
+
+    hardware: str = ""
+    """What people call the accelerator where its device type says too little, e.g. ``tpu v5e-8``."""
 
     @property
     def world_size(self) -> int:

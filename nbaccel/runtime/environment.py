@@ -7,6 +7,7 @@ same training function runs under any of them, and alone when none is set.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ WORLD_SIZE = "WORLD_SIZE"
 LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
 MASTER_ADDR = "MASTER_ADDR"
 MASTER_PORT = "MASTER_PORT"
+
+_this_thread = threading.local()
 
 
 @dataclass(frozen=True)
@@ -36,15 +39,17 @@ class ProcessEnvironment:
 
     @classmethod
     def detect(cls, environ: Mapping[str, str] | None = None) -> ProcessEnvironment:
-        """Read the standard names.
+        """The place that this thread was given, else what the standard names say.
 
         Args:
-            environ: where to read; ``os.environ`` by default.
+            environ: where to read; ``os.environ`` by default. When given, only it counts.
 
         Raises:
             ValueError: a name is set to something that isn't a whole number, or the rank lies
                 outside the world.
         """
+        if environ is None and (place := thread_place()) is not None:
+            return place
         source = os.environ if environ is None else environ
         world_size = _whole_number(source, WORLD_SIZE, 1)
         rank = _whole_number(source, RANK, 0)
@@ -62,6 +67,17 @@ class ProcessEnvironment:
             WORLD_SIZE: str(self.world_size),
             LOCAL_WORLD_SIZE: str(self.local_world_size),
         }
+
+
+def take_place(place: ProcessEnvironment | None) -> None:
+    """Where ranks share a process: let the calling thread be one of them. None takes it back."""
+    _this_thread.place = place
+
+
+def thread_place() -> ProcessEnvironment | None:
+    """What :func:`take_place` gave the calling thread."""
+    place: ProcessEnvironment | None = getattr(_this_thread, "place", None)
+    return place
 
 
 def _whole_number(source: Mapping[str, str], name: str, default: int) -> int:

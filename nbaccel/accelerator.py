@@ -33,6 +33,7 @@ from nbaccel.runtime.plugins import (
     TorchDynamoPlugin,
 )
 from nbaccel.runtime.precision import Precision, choose_precision
+from nbaccel.runtime.precision_fp8 import AORecipeKwargs
 from nbaccel.runtime.runtime import bring_up, note_precision
 from nbaccel.runtime.strategies import DdpStrategy, SingleStrategy, Strategy
 from nbaccel.runtime.tracking.choice import choose_trackers
@@ -147,6 +148,7 @@ class Accelerator(
             enabled=autocast.enabled,
             cache_enabled=autocast.cache_enabled,
             float32_outputs=float32_outputs,
+            fp8=handlers.get(AORecipeKwargs),
         )
         note_precision(self._precision.name)
         self._loss_scaler = _loss_scaler(self._precision, handlers.get(GradScalerKwargs))

@@ -19,6 +19,7 @@ from torch import nn
 from nbaccel.config import check_mixed_precision
 from nbaccel.runtime.devices import Device
 from nbaccel.runtime.nested import to_float32
+from nbaccel.runtime.precision_fp8 import AUTOCAST_DTYPE, AORecipeKwargs, apply_recipe, check_fp8
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Precision:
     """One choice of ``mixed_precision`` on one kind of device."""
 
     name: str
-    """``no``, ``bf16`` or ``fp16``."""
+    """``no``, ``bf16``, ``fp16`` or ``fp8``."""
 
     device_type: str
 
@@ -44,6 +45,9 @@ class Precision:
 
     float32_outputs: bool = True
     """Whether prepared models return float32."""
+
+    fp8: AORecipeKwargs | None = None
+    """How linear layers are converted to fp8; None leaves them."""
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The context that a forward runs under."""
@@ -65,6 +69,8 @@ class Precision:
             return
         if self.scales_loss:
             _refuse_half_parameters(model.named_parameters())
+        if self.fp8 is not None:
+            apply_recipe(model, self.fp8)
         # Past nn.Module.__setattr__: forward is neither parameter nor submodule.
         model.__dict__["forward"] = PrecisionForward(model, self, model.__dict__.get("forward"))
 
@@ -76,19 +82,29 @@ def choose_precision(
     enabled: bool = True,
     cache_enabled: bool | None = None,
     float32_outputs: bool = True,
+    fp8: AORecipeKwargs | None = None,
 ) -> Precision:
     """The precision called ``name`` on ``device``.
 
+    Args:
+        name: one of the choices, any case.
+        device: what it is for.
+        enabled: as in :class:`Precision`, like the next two.
+        cache_enabled: as there.
+        float32_outputs: as there.
+        fp8: how fp8 is done, when that is the choice.
+
     Raises:
-        ValueError: the name isn't known, or the device can't do it.
+        ValueError: the name isn't known, the device can't do it, or fp8 lacks torchao.
     """
     checked = check_mixed_precision(name)
     if checked == "no":
         return Precision("no", device.type)
     if checked == "fp8":
-        raise ValueError(
-            "mixed_precision='fp8' needs torchao and a GPU with fp8 units (compute capability 8.9 or "
-            f"newer); the device here is {device.type}. Use bf16"
+        recipe = fp8 or AORecipeKwargs()
+        check_fp8(device, recipe)
+        return Precision(
+            checked, device.type, AUTOCAST_DTYPE, False, enabled, cache_enabled, float32_outputs, recipe
         )
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[checked]
     if not device.supports_amp(dtype):

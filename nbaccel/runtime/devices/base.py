@@ -57,6 +57,10 @@ class Device(ABC):
         """Whether mixed precision with ``dtype`` is real here, not emulated."""
         return dtype in self.amp_dtypes
 
+    def lacks_fp8(self) -> str | None:
+        """Why matrix products in fp8 aren't real here, for an error to say; None where they are."""
+        return f"the device here is {self.type}"
+
     def synchronize(self) -> None:
         """Wait until all work that was handed to the device is done."""
 

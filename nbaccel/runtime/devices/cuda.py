@@ -8,6 +8,9 @@ import torch
 
 from nbaccel.runtime.devices.base import ModuleDevice
 
+# Ada and Hopper; older units would compute fp8 in software.
+FP8_CAPABILITY = (8, 9)
+
 
 class CudaDevice(ModuleDevice):
     """Ranks on GPUs talk over NCCL."""
@@ -22,3 +25,11 @@ class CudaDevice(ModuleDevice):
         if dtype is torch.bfloat16:
             return bool(torch.cuda.is_bf16_supported(including_emulation=False))
         return super().supports_amp(dtype)
+
+    def lacks_fp8(self) -> str | None:
+        if torch.version.hip is not None:
+            return "fp8 on AMD GPUs hasn't been tried"
+        capability = torch.cuda.get_device_capability()
+        if capability >= FP8_CAPABILITY:
+            return None
+        return f"{torch.cuda.get_device_name()} has compute capability {capability[0]}.{capability[1]}"

@@ -164,6 +164,11 @@ class TrainingFacet(AcceleratorParts):
         return self._precision.name
 
     @property
+    def fp8_backend(self) -> str | None:
+        """The library that fp8 goes through, ``AO`` (torchao); None with another precision."""
+        return None if self._precision.fp8 is None else "AO"
+
+    @property
     def scaler(self) -> Any:
         """The GradScaler in use; None without fp16."""
         return None if self._loss_scaler is None else self._loss_scaler.scaler

@@ -58,7 +58,7 @@ def command(
     elif not yes and not is_fresh:
         values = questions.ask_all(values)
     _check(values)
-    written = _write(values, path)
+    written = _write(values, path, anew=is_fresh)
     click.echo(f"nbaccel: written to {written}")
     console.table([(name, config.SETTINGS[name].shown(value)) for name, value in values.items()])
     if not values:
@@ -95,8 +95,11 @@ def _check(values: dict[str, object]) -> None:
     config.resolve(values, environ={}, file=None)
 
 
-def _write(values: dict[str, object], path: Path) -> Path:
-    return config_file.save(values, path)
+def _write(values: dict[str, object], path: Path, *, anew: bool) -> Path:
+    """Comments of a file that is ours stay, unless it is to be the defaults'."""
+    if anew or not path.is_file() or config_file.load(path).is_incumbents:
+        return config_file.save(values, path)
+    return config_file.update(values, path)
 
 
 def _describe_settings() -> list[tuple[str, str, str]]:

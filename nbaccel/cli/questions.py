@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import click
 
 from nbaccel.cli.refusal import Refused
-from nbaccel.config import OUTPUT_MODES, PRECISIONS, RENDEZVOUS_BACKENDS, SETTINGS, START_METHODS, resolve
+from nbaccel.config import SETTINGS, resolve
+from nbaccel.config.explanations import explained
 from nbaccel.errors import ConfigError
 
 Answers = dict[str, object]
@@ -83,29 +84,14 @@ def _put(answers: Answers, name: str, value: object) -> None:
         answers[name] = value
 
 
-def _each(name: str, texts: Mapping[str, str], choices: Sequence[str]) -> tuple[Choice, ...]:
-    return tuple(Choice(f"{word}: {texts[word]}", {name: word}) for word in choices)
+def _each(name: str) -> tuple[Choice, ...]:
+    return tuple(Choice(explained(name, word), {name: word}) for word in SETTINGS[name].choices)
 
 
 def _several(answers: Answers) -> bool:
     nodes = answers.get("num_nodes", 1)
     return isinstance(nodes, int) and nodes > 1
 
-
-_PRECISION_TEXTS = {
-    "no": "everything in float32",
-    "fp16": "half precision with a scaled loss, for GPUs before 2020",
-    "bf16": "bfloat16, for newer GPUs, CPUs and TPUs",
-    "fp8": "for GPUs with fp8 units",
-}
-_OUTPUT_TEXTS = {"all": "lines of all ranks, labelled", "main": "those of rank 0 only", "none": "nothing"}
-_START_TEXTS = {
-    "auto": "the quickest that is safe here",
-    "zygote": "copies of a clean process",
-    "spawn": "fresh interpreters",
-    "fork": "copies of the kernel as it is",
-}
-_RENDEZVOUS_TEXTS = {"static": "machine 0 is known", "c10d": "whoever comes"}
 
 QUESTIONS: tuple[Question, ...] = (
     Question(
@@ -117,18 +103,18 @@ QUESTIONS: tuple[Question, ...] = (
         ),
     ),
     Question("num_processes", "How many processes on this machine?"),
-    Question("mixed_precision", "Which precision?", _each("mixed_precision", _PRECISION_TEXTS, PRECISIONS)),
+    Question("mixed_precision", "Which precision?", _each("mixed_precision")),
     Question(
         "devices",
         "Which accelerators? all, idle, or numbers such as 0,2",
         matters=lambda answers: not answers.get("cpu"),
     ),
     Question("gradient_accumulation_steps", "How many micro-batches for each optimizer step?"),
-    Question("output", "Whose output should be shown?", _each("output", _OUTPUT_TEXTS, OUTPUT_MODES)),
+    Question("output", "Whose output should be shown?", _each("output")),
     Question(
         "start_method",
         "How are a notebook's workers started?",
-        _each("start_method", _START_TEXTS, START_METHODS),
+        _each("start_method"),
     ),
     Question("num_nodes", "How many machines take part?"),
     Question("node_rank", "Which one is this, counted from 0?", matters=_several),
@@ -137,7 +123,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "rdzv_backend",
         "How do they find each other?",
-        _each("rdzv_backend", _RENDEZVOUS_TEXTS, RENDEZVOUS_BACKENDS),
+        _each("rdzv_backend"),
         matters=_several,
     ),
 )

@@ -2,7 +2,7 @@
 
 Reading takes this package's own format and Hugging Face Accelerate's (see ``incumbent``). A wrong value is
 an error that names file, line and key; an unknown key is a warning, since another version may know it.
-Nothing here writes unless :func:`save` is called.
+Nothing here writes unless :func:`save` or :func:`update` is called.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nbaccel.config import incumbent
+from nbaccel.config.edit import edited
 from nbaccel.config.settings import SETTINGS, nearest
 from nbaccel.errors import ConfigError
 
@@ -72,7 +73,7 @@ def load(path: str | os.PathLike[str], *, strict: bool = False) -> ConfigFile:
         translated = incumbent.translate(key, value)
         if translated.refused:
             warnings.append(f"{where}: {key} {translated.refused}")
-        name = translated.name or (None if translated.known else key.replace("-", "_"))
+        name = _meant(key, translated)
         if name is None or value is None:
             continue
         if name not in SETTINGS:
@@ -112,6 +113,47 @@ def save(values: Mapping[str, object], path: str | os.PathLike[str] | None = Non
     content = {"version": VERSION}
     content |= {name: _plain(values[name]) for name in SETTINGS if values.get(name) is not None}
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    _write(place, text)
+    return place
+
+
+def update(values: Mapping[str, object], path: str | os.PathLike[str] | None = None) -> Path:
+    """As :func:`save`, into a file that may be there: its comments and unknown keys stay.
+
+    Args:
+        values: what the file shall say, checked; a setting that isn't among them is taken away.
+        path: of the file; None: :func:`default_path`.
+
+    Raises:
+        ConfigError: the file can't be read or written, holds a wrong value, or is Hugging Face
+            Accelerate's, whose keys count otherwise.
+    """
+    place = default_path() if path is None else Path(path).expanduser()
+    if not place.is_file():
+        return save(values, place)
+    stored = load(place)
+    if stored.is_incumbents:
+        raise ConfigError(
+            f"{place} is a file of Hugging Face Accelerate and is left as it is; save to another one, or "
+            "let nbaccel config rewrite it"
+        )
+    keys = {_meant(key, incumbent.translate(key, value)): key for key, value in _entries(place)[0].items()}
+    # What it says already stays as it is written.
+    changes = {
+        keys.get(name, name): _plain(values.get(name))
+        for name in SETTINGS
+        if values.get(name) != stored.values.get(name)
+    }
+    _write(place, edited(place.read_text(encoding="utf-8"), changes))
+    return place
+
+
+def _meant(key: str, translated: incumbent.Translated) -> str | None:
+    """The setting that a key of a file stands for, which may not exist; None for one to be passed over."""
+    return translated.name if translated.known else key.replace("-", "_")
+
+
+def _write(place: Path, text: str) -> None:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         handle, draft = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
@@ -124,7 +166,6 @@ def save(values: Mapping[str, object], path: str | os.PathLike[str] | None = Non
             raise
     except OSError as error:
         raise ConfigError(f"{place} can't be written ({error.strerror}); choose another file") from error
-    return place
 
 
 def _plain(value: object) -> Any:

@@ -103,6 +103,7 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     file: str | os.PathLike[str] | None = AUTO,
     strict: bool = False,
+    session: Mapping[str, object] | None = None,
 ) -> Resolved:
     """Find the value of each setting, and where it came from.
 
@@ -112,6 +113,7 @@ def resolve(
         environ: where ``NBACCEL_*`` is read; ``os.environ`` by default.
         file: the config file; :data:`AUTO`, or None for no file.
         strict: unknown keys of the file are errors.
+        session: checked values in place of what :func:`set_session_values` set; for trying out.
 
     Raises:
         ConfigError: an unknown setting, a wrong value, two that contradict each other, or a file that
@@ -127,7 +129,8 @@ def resolve(
         warnings += stored.warnings
         found |= {n: Value(v, Origin.FILE, stored.places[n]) for n, v in stored.values.items()}
     found |= _from_environment(variables, warnings)
-    found |= {n: Value(v, Origin.SESSION, "nbaccel.configure()") for n, v in _session.items()}
+    told = _session if session is None else session
+    found |= {n: Value(v, Origin.SESSION, "nbaccel.configure()") for n, v in told.items()}
     for name, value in (explicit or {}).items():
         if value is not None:
             place = names.get(name, name)

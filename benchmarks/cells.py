@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.measures import IPYPARALLEL, OURS, Door, Goal, Readings, Scenario, by, number_from
-from tests.kernel import Kernel
+from tests.kernel import Kernel, Result
 
 TRIPS = 100
 """Of each kind in one kernel; the median counts."""
@@ -83,12 +83,22 @@ def printing(kernel: Kernel, door: Door) -> Readings:
             start = time.perf_counter()
             told = kernel.run(f"cell('for i in range({PRINTED}): print(i)')", timeout=300)
             taken = time.perf_counter() - start
-            text = told.stdout + "".join(display.text for display in told.displays)
-            # Each number from each worker, once; labels, if any, end with a bracket.
-            numbers = sum(line.split("]")[-1].strip().isdigit() for line in text.splitlines())
-            if numbers != 2 * PRINTED:
+            if len(_numbers(told)) != 2 * PRINTED:
                 taken = math.nan  # lines were lost, so that the time tells nothing
     return by(door, {LINES: taken})
+
+
+def _numbers(told: Result) -> set[tuple[str, int]]:
+    """Who printed what. A label stands before each line, or before the first one of a display."""
+    found = set()
+    for text in (told.stdout, *(output.text for output in told.outputs if "display" in output.kind)):
+        label = ""
+        for line in text.splitlines():
+            head, bracket, tail = line.rpartition("]")
+            label = head if bracket else label
+            if tail.strip().isdigit():
+                found.add((label, int(tail)))
+    return found
 
 
 @contextlib.contextmanager

@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from nbaccel.left_out import answer_imports, missing
+
 __version__ = "0.1.0.dev0"
 
 # name -> module that owns it. The one place where the public surface is listed.
@@ -73,11 +75,13 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", *_EXPORTS]
 
+answer_imports()
+
 
 def __getattr__(name: str) -> Any:
     module = _EXPORTS.get(name)
     if module is None:
-        raise AttributeError(f"module 'nbaccel' has no attribute {name!r}")
+        raise missing(__name__, name)
     value = getattr(import_module(module), name)
     globals()[name] = value
     return value

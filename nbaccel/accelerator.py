@@ -20,6 +20,7 @@ from nbaccel.runtime.facets.preparation import PreparationFacet
 from nbaccel.runtime.facets.settings import SettingsFacet
 from nbaccel.runtime.facets.tracking import TrackingFacet
 from nbaccel.runtime.facets.training import TrainingFacet
+from nbaccel.runtime.facets.unused import UnusedTrainingFacet
 from nbaccel.runtime.loss_scaler import LossScaler
 from nbaccel.runtime.plugins import (
     AutocastKwargs,
@@ -42,7 +43,13 @@ SCHEDULER_RULES = ("optimizer", "processes")
 
 
 class Accelerator(
-    CommunicationFacet, PreparationFacet, TrainingFacet, CheckpointFacet, TrackingFacet, SettingsFacet
+    CommunicationFacet,
+    PreparationFacet,
+    TrainingFacet,
+    CheckpointFacet,
+    TrackingFacet,
+    SettingsFacet,
+    UnusedTrainingFacet,
 ):
     """Runs a plain PyTorch training loop on whatever it was launched on.
 
@@ -153,7 +160,7 @@ class Accelerator(
         note_precision(self._precision.name)
         self._loss_scaler = _loss_scaler(self._precision, handlers.get(GradScalerKwargs))
         self._strategy = self._choose_strategy(handlers.get(DistributedDataParallelKwargs))
-        self.gradient_state = GradientState(
+        self.gradient_state = GradientState.of_accelerator(
             _accumulation(gradient_accumulation_plugin, gradient_accumulation_steps)
         )
         self._watch = GradientWatch()

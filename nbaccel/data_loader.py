@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nbaccel.left_out import explain_missing
 from nbaccel.runtime.data.batch_shard import (
     BatchSamplerShard,
 )
@@ -33,3 +34,5 @@ __all__ = [
     "prepare_data_loader",
     "skip_first_batches",
 ]
+
+__getattr__ = explain_missing(__name__)

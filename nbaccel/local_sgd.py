@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nbaccel.left_out import explain_missing
 from nbaccel.runtime.local_sgd import (
     LocalSGD,
 )
@@ -9,3 +10,5 @@ from nbaccel.runtime.local_sgd import (
 __all__ = [
     "LocalSGD",
 ]
+
+__getattr__ = explain_missing(__name__)

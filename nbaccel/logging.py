@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nbaccel.left_out import explain_missing
 from nbaccel.runtime.log import (
     MultiProcessAdapter,
     get_logger,
@@ -11,3 +12,5 @@ __all__ = [
     "MultiProcessAdapter",
     "get_logger",
 ]
+
+__getattr__ = explain_missing(__name__)

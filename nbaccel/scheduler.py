@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nbaccel.left_out import explain_missing
 from nbaccel.runtime.scheduler import (
     AcceleratedScheduler,
 )
@@ -9,3 +10,5 @@ from nbaccel.runtime.scheduler import (
 __all__ = [
     "AcceleratedScheduler",
 ]
+
+__getattr__ = explain_missing(__name__)

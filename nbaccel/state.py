@@ -7,16 +7,18 @@ from typing import Any
 import torch
 
 from nbaccel.config import active_spec
+from nbaccel.left_out import explain_missing
 from nbaccel.runtime import process_group
 from nbaccel.runtime import runtime as runtimes
 from nbaccel.runtime.accumulation import GradientState
 from nbaccel.runtime.choices import DistributedType
 from nbaccel.runtime.facets.processes import ProcessFacet
-from nbaccel.runtime.plugins import InitProcessGroupKwargs
+from nbaccel.runtime.facets.unused import UnusedStateFacet
+from nbaccel.runtime.plugins import InitProcessGroupKwargs, TorchDynamoPlugin
 from nbaccel.runtime.precision import choose_precision
 
 
-class PartialState(ProcessFacet):
+class PartialState(ProcessFacet, UnusedStateFacet):
     """Rank, world and device of this process.
 
     Args:
@@ -30,7 +32,15 @@ class PartialState(ProcessFacet):
             runtimes.bring_up(cpu, InitProcessGroupKwargs(**kwargs)) if asks else runtimes.current()
         )
         self.debug = False
-        self.fork_launched = active_spec() is not None
+
+    def __reduce__(self) -> Any:
+        # Rank, world and device are this process's own. In another one it is that one's state.
+        return type(self), ()
+
+    @property
+    def fork_launched(self) -> bool:
+        """Whether a launcher of nbaccel started this process."""
+        return active_spec() is not None
 
     def __repr__(self) -> str:
         return (
@@ -87,6 +97,19 @@ class AcceleratorState(PartialState):
         launched = None if spec is None else spec.mixed_precision
         said = mixed_precision or runtimes.noted_precision() or launched
         self.mixed_precision = choose_precision(said, self._runtime.kind).name
+        self.dynamo_plugin = TorchDynamoPlugin()
+
+    @classmethod
+    def of(
+        cls, runtime: runtimes.Runtime, mixed_precision: str, dynamo_plugin: TorchDynamoPlugin
+    ) -> AcceleratorState:
+        """The state that an Accelerator has."""
+        state = cls.__new__(cls)
+        state._runtime = runtime  # noqa: SLF001  # its own class
+        state.debug = False
+        state.mixed_precision = mixed_precision
+        state.dynamo_plugin = dynamo_plugin
+        return state
 
     def __repr__(self) -> str:
         return f"{super().__repr__()}Mixed precision type: {self.mixed_precision}\n"
@@ -110,6 +133,9 @@ def reset() -> None:
     if active_spec() is None:
         process_group.shutdown_own_process_group()
     runtimes.forget()
+    GradientState.forget_latest()
 
 
 __all__ = ["AcceleratorState", "DistributedType", "GradientState", "PartialState", "is_initialized", "reset"]
+
+__getattr__ = explain_missing(__name__)

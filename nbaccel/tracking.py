@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nbaccel.left_out import explain_missing
 from nbaccel.runtime.free_collectives import on_main_process
 from nbaccel.runtime.tracking.adapters import (
     AimTracker,
@@ -41,3 +42,5 @@ __all__ = [
     "on_main_process",
     "register_tracker_class",
 ]
+
+__getattr__ = explain_missing(__name__)

@@ -17,20 +17,42 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
 
+from nbaccel.left_out import explain_member
 from nbaccel.runtime.data import loops
 from nbaccel.runtime.plugins import GradientAccumulationPlugin
+from nbaccel.runtime.rank_local import RankLocal
 from nbaccel.runtime.strategies import Strategy
 
 
+class _Latest:
+    """The state of the Accelerator that was made last, or that began a micro-batch last."""
+
+    state: GradientState | None = None
+
+
+_latest = RankLocal(_Latest)
+
+
 class GradientState:
-    """Where training stands in its window of accumulation. Each Accelerator has one of its own."""
+    """Where training stands in its window of accumulation. Each Accelerator has one of its own.
+
+    ``GradientState()`` is that of the Accelerator that was made or used last, for code that has no
+    Accelerator at hand; where there is none, a new one. With a plugin it is always a new one.
+    """
+
+    def __new__(cls, gradient_accumulation_plugin: GradientAccumulationPlugin | None = None) -> Self:
+        latest = _latest.get().state if gradient_accumulation_plugin is None else None
+        return super().__new__(cls) if latest is None else latest  # type: ignore[return-value]
 
     def __init__(self, gradient_accumulation_plugin: GradientAccumulationPlugin | None = None) -> None:
+        known = _latest.get()
+        if self is known.state:
+            return
         self.plugin = gradient_accumulation_plugin or GradientAccumulationPlugin()
         self.sync_gradients = True
         """Whether the running micro-batch ends a window: gradients are averaged and optimizers step."""
@@ -38,6 +60,62 @@ class GradientState:
         """Micro-batches in the running window so far."""
         self.divisor = self.num_steps
         """What losses are divided by."""
+        self.owned = False
+        """Whether an Accelerator has it."""
+        if known.state is None:
+            known.state = self
+
+    @classmethod
+    def of_accelerator(cls, plugin: GradientAccumulationPlugin) -> GradientState:
+        """The state for a new Accelerator: a new one, or the one that was waiting for its Accelerator."""
+        waiting = _latest.get().state
+        may_be = (GradientAccumulationPlugin(), plugin)
+        if waiting is not None and not waiting.owned and waiting.plugin in may_be:
+            state = waiting
+            state.plugin = plugin
+            state.reset_window()
+        else:
+            state = cls(plugin)
+        state.owned = True
+        state.becomes_latest()
+        return state
+
+    def __reduce__(self) -> Any:
+        # A window doesn't travel, only its length. What uses this state in a notebook uses that of the
+        # Accelerator that is made anew in the worker, whichever of the two arrives first.
+        return _arrived, (self.plugin,)
+
+    def __getattr__(self, name: str) -> Any:
+        raise explain_member(self, name)
+
+    def __repr__(self) -> str:
+        return (
+            f"GradientState(sync_gradients={self.sync_gradients}, num_steps={self.num_steps}, "
+            f"end_of_dataloader={self.end_of_dataloader}, remainder={self.remainder})"
+        )
+
+    def becomes_latest(self) -> None:
+        """From now on it is what ``GradientState()`` gives."""
+        _latest.get().state = self
+
+    @staticmethod
+    def forget_latest() -> None:
+        """``GradientState()`` gives a new one next."""
+        _latest.set(_Latest())
+
+    @staticmethod
+    def _reset_state() -> None:
+        GradientState.forget_latest()
+
+    @property
+    def initialized(self) -> bool:
+        """True: a state that exists is initialised."""
+        return True
+
+    @property
+    def plugin_kwargs(self) -> dict[str, Any]:
+        """The options of the plugin that differ from their default."""
+        return self.plugin.to_kwargs()
 
     @property
     def num_steps(self) -> int:
@@ -121,6 +199,11 @@ class GradientState:
         return None
 
 
+def _arrived(plugin: GradientAccumulationPlugin) -> GradientState:
+    latest = _latest.get().state
+    return latest if latest is not None and latest.plugin == plugin else GradientState(plugin)
+
+
 class MicroStep:
     """The ``with`` block around one micro-batch.
 
@@ -148,6 +231,7 @@ class MicroStep:
 
     def __enter__(self) -> None:
         state = self.state
+        state.becomes_latest()
         used = state.begin_micro_step()
         if used is not None:
             factor = used / state.divisor

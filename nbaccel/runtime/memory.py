@@ -21,11 +21,12 @@ _SIGNS = (
 )
 
 
-def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether ``error`` says that memory ran out."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+def ran_out_of_memory(exception: BaseException) -> bool:
+    """Whether ``exception`` says that memory ran out."""
+    if isinstance(exception, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(sign.lower() in str(error).lower() for sign in _SIGNS)
+    text = str(exception).lower()
+    return isinstance(exception, RuntimeError) and any(sign.lower() in text for sign in _SIGNS)
 
 
 def release_memory(*objects: Any) -> list[Any]:

@@ -164,13 +164,13 @@ def _move_object(value: Any, device: torch.device | str | int, non_blocking: boo
         return value.to(device)
 
 
-def to_float32(value: Any) -> Any:
-    """fp16 and bf16 tensors in ``value`` as float32; everything else as it is."""
-    if isinstance(value, torch.Tensor):
-        return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
-    if not is_container(value):
-        return value
-    return map_structure(lambda leaf: to_float32(leaf) if isinstance(leaf, torch.Tensor) else leaf, value)
+def to_float32(tensor: Any) -> Any:
+    """fp16 and bf16 tensors in ``tensor`` as float32; everything else as it is."""
+    if isinstance(tensor, torch.Tensor):
+        return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    if not is_container(tensor):
+        return tensor
+    return map_structure(lambda leaf: to_float32(leaf) if isinstance(leaf, torch.Tensor) else leaf, tensor)
 
 
 def find_batch_size(data: Any) -> int | None:

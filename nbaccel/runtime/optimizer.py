@@ -90,6 +90,13 @@ class AcceleratedOptimizer(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
+    @property
+    def accelerator_state(self) -> Any:
+        """Rank, world, device and precision of this process."""
+        from nbaccel.state import AcceleratorState
+
+        return AcceleratorState()
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the wrapped optimizer."""
         self.optimizer.add_param_group(param_group)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from nbaccel.runtime.collectives.communicator import Communicator
 from nbaccel.runtime.collectives.scatter import scatter_nested
 from nbaccel.runtime.data import loops
 from nbaccel.runtime.data.dispatch import Round, RoundReader
-from nbaccel.runtime.data.loader import PreparedLoader
+from nbaccel.runtime.data.loader import PreparedLoader, refuse_mesh
+from nbaccel.runtime.data.order import EpochOrder
+from nbaccel.runtime.data.samplers import find_sampler
 
 
 class DispatchError(RuntimeError):
@@ -22,14 +24,49 @@ class DataLoaderDispatcher(PreparedLoader):
     """Rank 0 reads the data and hands each rank its part.
 
     Args:
-        base: the plain loader; it is iterated on rank 0 only.
-        communicator: connects the ranks.
+        dataset: as of :class:`torch.utils.data.DataLoader`; it is read on rank 0 only.
         split_batches: the loader's batches are those of all ranks together.
+        skip_batches: batches to leave out at the start of each pass.
+        use_stateful_dataloader: start a pass whose state was loaded after the batches that were done.
         slice_fn: cuts a part out of a joined batch, for batches that slicing can't cut.
-        options: as of :class:`~nbaccel.runtime.data.loader.PreparedLoader`.
+        torch_device_mesh: must be None; processes aren't laid out in a mesh.
+        iteration: the epoch that the next pass is for.
+        kwargs: as of :class:`torch.utils.data.DataLoader`.
     """
 
     def __init__(
+        self,
+        dataset: Any,
+        split_batches: bool = False,
+        skip_batches: int = 0,
+        use_stateful_dataloader: bool = False,
+        _drop_last: bool = False,
+        _non_blocking: bool = False,
+        slice_fn: Callable[..., Any] | None = None,
+        torch_device_mesh: Any = None,
+        iteration: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        from nbaccel.runtime import runtime
+
+        refuse_mesh(torch_device_mesh)
+        base: DataLoader[Any] = DataLoader(dataset, **kwargs)
+        now = runtime.current()
+        self._drive(
+            base,
+            communicator=now.communicator,
+            split_batches=split_batches,
+            slice_fn=slice_fn,
+            device=now.device,
+            non_blocking=_non_blocking,
+            # Only rank 0 reads, so there is nothing to agree on.
+            order=None if isinstance(dataset, IterableDataset) else EpochOrder(find_sampler(base)),
+            skip=skip_batches,
+            iteration=iteration,
+        )
+        self.resumes = use_stateful_dataloader
+
+    def _drive(  # type: ignore[override]
         self,
         base: DataLoader[Any],
         *,
@@ -38,7 +75,7 @@ class DataLoaderDispatcher(PreparedLoader):
         slice_fn: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(base, num_processes=communicator.world_size, **options)
+        super()._drive(base, num_processes=communicator.world_size, **options)
         self.communicator = communicator
         self.splits = split_batches
         self.slice_fn = slice_fn

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from nbaccel.left_out import explain_member
 from nbaccel.runtime.data import loops
-from nbaccel.runtime.data.batch_shard import ShardPass
+from nbaccel.runtime.data.batch_shard import BatchSamplerShard, ShardPass
 from nbaccel.runtime.data.iterable_shard import Marked
 from nbaccel.runtime.data.movers import Mover, mover_for
 from nbaccel.runtime.data.order import EpochOrder
 from nbaccel.runtime.data.position import Position
 from nbaccel.runtime.data.samplers import find_sampler
+
+if TYPE_CHECKING:
+    from nbaccel.runtime.accumulation import GradientState
 
 _END = object()
 
@@ -22,21 +26,23 @@ _END = object()
 class PreparedLoader(DataLoader[Any]):
     """A DataLoader to the outside; inside, it drives another one (:attr:`base_dataloader`).
 
-    Attributes that aren't found here are those of the loader inside.
-
-    Args:
-        base: loads the batches.
-        device: where batches go; None leaves them.
-        non_blocking: copy without waiting.
-        order: agrees with the other ranks on the order of each pass.
-        shard: knows where batches hold filling.
-        num_processes: number of ranks that share the data.
-        first: position of the first batch of a pass, when the base leaves out earlier ones.
-        skip: batches that the base yields and that are thrown away at the start of each pass.
-        iteration: the epoch that the next pass is for.
+    Attributes that aren't found here are those of the loader inside. Preparing makes one by
+    :meth:`around`; the constructors of the classes below are for scripts that make one by hand.
     """
 
-    def __init__(
+    rng_types: list[Any] | None = None
+    """Accepted for compatibility: the ranks agree on the order of each pass in any case."""
+    synchronized_generator: torch.Generator | None = None
+    """As :attr:`rng_types`."""
+
+    @classmethod
+    def around(cls, base: DataLoader[Any], **options: Any) -> Self:
+        """One that drives ``base``; options as of :meth:`_drive`."""
+        loader = cls.__new__(cls)
+        loader._drive(base, **options)
+        return loader
+
+    def _drive(
         self,
         base: DataLoader[Any],
         *,
@@ -49,7 +55,19 @@ class PreparedLoader(DataLoader[Any]):
         skip: int = 0,
         iteration: int = 0,
     ) -> None:
-        # Not DataLoader.__init__, which would build a second set of samplers.
+        """Fill in what the constructor of DataLoader would, which would build a second set of samplers.
+
+        Args:
+            base: loads the batches.
+            device: where batches go; None leaves them.
+            non_blocking: copy without waiting.
+            order: agrees with the other ranks on the order of each pass.
+            shard: knows where batches hold filling.
+            num_processes: number of ranks that share the data.
+            first: position of the first batch of a pass, when the base leaves out earlier ones.
+            skip: batches that the base yields and that are thrown away at the start of each pass.
+            iteration: the epoch that the next pass is for.
+        """
         self.base_dataloader = base
         self.device = device
         self.non_blocking = non_blocking
@@ -72,7 +90,26 @@ class PreparedLoader(DataLoader[Any]):
     def __getattr__(self, name: str) -> Any:
         if name == "base_dataloader" or name.startswith("__"):
             raise AttributeError(name)
-        return getattr(self.base_dataloader, name)
+        if hasattr(self.base_dataloader, name):
+            return getattr(self.base_dataloader, name)
+        raise explain_member(self, name)
+
+    @property
+    def gradient_state(self) -> GradientState:
+        """That of the Accelerator that was made or used last."""
+        from nbaccel.runtime.accumulation import GradientState
+
+        return GradientState()
+
+    @property
+    def skip_batches(self) -> int:
+        """Batches that each pass leaves out at its start."""
+        return self.first + self.skip
+
+    @property
+    def use_stateful_dataloader(self) -> bool:
+        """Whether a pass whose state was loaded starts after the batches that were done."""
+        return self.resumes
 
     def __len__(self) -> int:
         return max(0, len(self.base_dataloader) - self.skip)
@@ -223,8 +260,70 @@ def iterates_its_own_way(loader: DataLoader[Any]) -> bool:
     return own is not DataLoader.__iter__ and not getattr(own, "__module__", "").startswith("torchdata.")
 
 
+def refuse_mesh(mesh: Any) -> None:
+    """There is none to lay the loader out on.
+
+    Raises:
+        ValueError: ``mesh`` isn't None.
+    """
+    if mesh is not None:
+        raise ValueError(
+            f"torch_device_mesh={mesh!r}: processes aren't laid out in a mesh here, they all share the data; "
+            "leave it out"
+        )
+
+
 class DataLoaderShard(PreparedLoader):
-    """Each rank reads its own part of the data."""
+    """Each rank reads its own part of the data.
+
+    Made by hand it doesn't share the data out: that is for the data set or the sampler to do, for
+    instance a :class:`~nbaccel.runtime.data.batch_shard.BatchSamplerShard`.
+
+    Args:
+        dataset: as of :class:`torch.utils.data.DataLoader`.
+        device: where batches go; None leaves them.
+        rng_types, synchronized_generator: accepted for compatibility; ranks agree on the order of each
+            pass in any case.
+        skip_batches: batches to leave out at the start of each pass.
+        use_stateful_dataloader: start a pass whose state was loaded after the batches that were done.
+        torch_device_mesh: must be None; processes aren't laid out in a mesh.
+        iteration: the epoch that the next pass is for.
+        kwargs: as of :class:`torch.utils.data.DataLoader`.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        device: torch.device | None = None,
+        rng_types: list[Any] | None = None,
+        synchronized_generator: torch.Generator | None = None,
+        skip_batches: int = 0,
+        use_stateful_dataloader: bool = False,
+        _drop_last: bool = False,
+        _non_blocking: bool = False,
+        torch_device_mesh: Any = None,
+        iteration: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        from nbaccel.runtime import runtime
+
+        refuse_mesh(torch_device_mesh)
+        base: DataLoader[Any] = DataLoader(dataset, **kwargs)
+        communicator = runtime.current().communicator
+        self._drive(
+            base,
+            device=device,
+            non_blocking=_non_blocking,
+            order=None
+            if isinstance(dataset, IterableDataset)
+            else EpochOrder(find_sampler(base), communicator),
+            shard=base.batch_sampler if isinstance(base.batch_sampler, BatchSamplerShard) else None,
+            num_processes=communicator.world_size,
+            skip=skip_batches,
+            iteration=iteration,
+        )
+        self.rng_types, self.synchronized_generator = rng_types, synchronized_generator
+        self.resumes = use_stateful_dataloader
 
     def _batches(self, source: Iterator[Any], loop: loops.Loop) -> Iterator[Any]:
         mover = mover_for(self.device, self.non_blocking)

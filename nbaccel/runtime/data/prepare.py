@@ -27,6 +27,7 @@ from nbaccel.runtime.data.loader import (
     PreparedLoader,
     iterates_its_own_way,
     loads_by_index,
+    refuse_mesh,
 )
 from nbaccel.runtime.data.order import EpochOrder
 from nbaccel.runtime.data.samplers import SeedableRandomSampler, SkipBatchSampler, find_sampler
@@ -72,6 +73,7 @@ def prepare_data_loader(
     data_seed: int | None = None,
     non_blocking: bool = False,
     use_stateful_dataloader: bool = False,
+    torch_device_mesh: Any = None,
     *,
     communicator: Communicator | None = None,
 ) -> PreparedLoader:
@@ -94,16 +96,18 @@ def prepare_data_loader(
         non_blocking: copy to the device without waiting.
         use_stateful_dataloader: a loader whose state was loaded starts its next pass after the batches
             that were done.
+        torch_device_mesh: must be None; processes aren't laid out in a mesh.
         communicator: connects the ranks; None when this process is to act as one of several without
             talking to them.
 
     Raises:
-        ValueError: ``split_batches`` and a batch size that the number of ranks doesn't divide.
+        ValueError: ``split_batches`` and a batch size that the number of ranks doesn't divide, or a mesh.
 
     Warns:
         UserWarning: the loader's class has an ``__iter__`` of its own, which ranks that each read their
             own part go without.
     """
+    refuse_mesh(torch_device_mesh)
     if isinstance(dataloader, PreparedLoader):
         dataloader = dataloader.source
     plain = dataloader
@@ -123,7 +127,7 @@ def prepare_data_loader(
                 "loader through an Accelerator, or pass dispatch_batches=False"
             )
         _check_split(dataloader, num_processes, split_batches=split_batches)
-        prepared = DataLoaderDispatcher(
+        prepared = DataLoaderDispatcher.around(
             dataloader,
             communicator=communicator,
             split_batches=split_batches,
@@ -134,10 +138,10 @@ def prepare_data_loader(
         )
     elif num_processes == 1:
         order = None if iterable else EpochOrder(find_sampler(dataloader))
-        prepared = DataLoaderShard(dataloader, order=order, **placement)
+        prepared = DataLoaderShard.around(dataloader, order=order, **placement)
     elif iterable:
         base = _shard_iterable(dataloader, num_processes, process_index, split_batches, even_batches)
-        prepared = DataLoaderShard(base, num_processes=num_processes, **placement)
+        prepared = DataLoaderShard.around(base, num_processes=num_processes, **placement)
     else:
         shared = _without_distributed_sampler(dataloader, num_processes)
         settled = agreed(shared.batch_sampler, communicator)
@@ -146,7 +150,9 @@ def prepare_data_loader(
         )
         dataloader = shared
         order = EpochOrder(find_sampler(dataloader), communicator)
-        prepared = DataLoaderShard(base, order=order, shard=shard, num_processes=num_processes, **placement)
+        prepared = DataLoaderShard.around(
+            base, order=order, shard=shard, num_processes=num_processes, **placement
+        )
     prepared.source = plain
     prepared.resumes = use_stateful_dataloader
     return prepared
@@ -260,7 +266,7 @@ def skip_first_batches(dataloader: DataLoader[Any], num_batches: int = 0) -> Dat
         return dataloader
     if not isinstance(dataloader, PreparedLoader):
         if not loads_by_index(dataloader):
-            return DataLoaderShard(dataloader, skip=num_batches)
+            return DataLoaderShard.around(dataloader, skip=num_batches)
         return _without_first(dataloader, num_batches)
     # The copy shares the position, so a checkpoint in the interrupted epoch finds it at the original.
     skipped = copy.copy(dataloader)

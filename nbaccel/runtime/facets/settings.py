@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from nbaccel.runtime.facets.core import AcceleratorParts
+from nbaccel.runtime.facets.handlers import HandlersFacet
 
 
-class SettingsFacet(AcceleratorParts):
+class SettingsFacet(HandlersFacet):
     """Read-only views on what the constructor was told."""
 
     @property
@@ -55,15 +55,14 @@ class SettingsFacet(AcceleratorParts):
         """Rank, world, device and precision in one object."""
         from nbaccel.state import AcceleratorState
 
-        state = AcceleratorState.__new__(AcceleratorState)
-        state._runtime = self._runtime
-        state.debug = False
-        state.mixed_precision = self._precision.name
-        return state
+        return AcceleratorState.of(self._runtime, self._precision.name, self._dynamo)
 
     @property
-    def autocast_handler(self) -> Any:
-        """The AutocastKwargs in use; None when none were passed."""
-        from nbaccel.runtime.plugins import AutocastKwargs
+    def native_amp(self) -> bool:
+        """Whether forward passes run under torch's autocast."""
+        return self._precision.name != "no"
 
-        return self._handlers.get(AutocastKwargs)
+    @property
+    def fp8_enabled(self) -> bool:
+        """Whether linear layers compute in fp8."""
+        return self._precision.name == "fp8"

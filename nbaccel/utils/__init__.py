@@ -2,93 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from nbaccel.left_out import explain_missing
 from nbaccel.runtime.availability import availability_check
-from nbaccel.runtime.choices import (
+from nbaccel.utils.constants import (
+    MODEL_NAME,
+    OPTIMIZER_NAME,
+    PROFILE_PATTERN_NAME,
+    RNG_STATE_NAME,
+    SAFE_MODEL_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    SAFE_WEIGHTS_PATTERN_NAME,
+    SAMPLER_NAME,
+    SCALER_NAME,
+    SCHEDULER_NAME,
+    WEIGHTS_INDEX_NAME,
+    WEIGHTS_NAME,
+    WEIGHTS_PATTERN_NAME,
+)
+from nbaccel.utils.dataclasses import (
+    AORecipeKwargs,
+    AutocastKwargs,
+    DataLoaderConfiguration,
     DDPCommunicationHookType,
+    DistributedDataParallelKwargs,
     DistributedType,
     DynamoBackend,
+    GradientAccumulationPlugin,
+    GradScalerKwargs,
+    InitProcessGroupKwargs,
+    KwargsHandler,
     LoggerType,
     PrecisionType,
+    ProfileKwargs,
+    ProjectConfiguration,
     RNGType,
+    TensorInformation,
+    TorchDynamoPlugin,
 )
-from nbaccel.runtime.free_collectives import (
-    broadcast,
-    broadcast_object_list,
-    gather,
-    gather_object,
-    load,
-    on_main_process,
-    pad_across_processes,
-    pad_input_tensors,
-    reduce,
-    save,
-    set_seed,
-    synchronize_rng_state,
-    synchronize_rng_states,
-    wait_for_everyone,
+from nbaccel.utils.environment import (
+    clear_environment,
+    patch_environment,
+    str_to_bool,
 )
-from nbaccel.runtime.memory import (
+from nbaccel.utils.memory import (
     clear_device_cache,
     find_executable_batch_size,
     release_memory,
+    should_reduce_batch_size,
 )
-from nbaccel.runtime.modules import (
-    extract_model_from_parallel,
+from nbaccel.utils.modeling import (
     find_tied_parameters,
-    is_compiled_module,
-    recursive_getattr,
     retie_parameters,
 )
-from nbaccel.runtime.nested import (
-    TensorInformation,
+from nbaccel.utils.operations import (
+    DistributedOperationException,
+    broadcast,
+    broadcast_object_list,
     concatenate,
+    convert_outputs_to_fp32,
+    convert_to_fp32,
     find_batch_size,
     find_device,
+    gather,
+    gather_object,
     get_data_structure,
     honor_type,
     initialize_tensors,
     is_namedtuple,
     is_torch_tensor,
     listify,
+    pad_across_processes,
+    pad_input_tensors,
     recursively_apply,
+    reduce,
     send_to_device,
     slice_tensors,
 )
-from nbaccel.runtime.nested import to_float32 as convert_to_fp32
-from nbaccel.runtime.plugins import (
-    AutocastKwargs,
-    DataLoaderConfiguration,
-    DistributedDataParallelKwargs,
-    GradientAccumulationPlugin,
-    GradScalerKwargs,
-    InitProcessGroupKwargs,
-    KwargsHandler,
-    ProfileKwargs,
-    ProjectConfiguration,
-    TorchDynamoPlugin,
+from nbaccel.utils.other import (
+    convert_bytes,
+    extract_model_from_parallel,
+    is_compiled_module,
+    is_port_in_use,
+    load,
+    merge_dicts,
+    recursive_getattr,
+    save,
+    wait_for_everyone,
 )
-from nbaccel.runtime.precision import convert_outputs_to_fp32
-from nbaccel.runtime.progress import (
+from nbaccel.utils.random import (
+    set_seed,
+    synchronize_rng_state,
+    synchronize_rng_states,
+)
+from nbaccel.utils.tqdm import (
     tqdm,
 )
-from nbaccel.runtime.surroundings import (
-    clear_environment,
+from nbaccel.utils.versions import (
     compare_versions,
-    convert_bytes,
-    is_port_in_use,
     is_torch_version,
-    merge_dicts,
-    patch_environment,
-    str_to_bool,
 )
 
 __all__ = [
+    "MODEL_NAME",
+    "OPTIMIZER_NAME",
+    "PROFILE_PATTERN_NAME",
+    "RNG_STATE_NAME",
+    "SAFE_MODEL_NAME",
+    "SAFE_WEIGHTS_INDEX_NAME",
+    "SAFE_WEIGHTS_NAME",
+    "SAFE_WEIGHTS_PATTERN_NAME",
+    "SAMPLER_NAME",
+    "SCALER_NAME",
+    "SCHEDULER_NAME",
+    "WEIGHTS_INDEX_NAME",
+    "WEIGHTS_NAME",
+    "WEIGHTS_PATTERN_NAME",
+    "AORecipeKwargs",
     "AutocastKwargs",
     "DDPCommunicationHookType",
     "DataLoaderConfiguration",
     "DistributedDataParallelKwargs",
+    "DistributedOperationException",
     "DistributedType",
     "DynamoBackend",
     "GradScalerKwargs",
@@ -129,7 +164,6 @@ __all__ = [
     "listify",
     "load",
     "merge_dicts",
-    "on_main_process",
     "pad_across_processes",
     "pad_input_tensors",
     "patch_environment",
@@ -141,6 +175,7 @@ __all__ = [
     "save",
     "send_to_device",
     "set_seed",
+    "should_reduce_batch_size",
     "slice_tensors",
     "str_to_bool",
     "synchronize_rng_state",
@@ -149,9 +184,4 @@ __all__ = [
     "wait_for_everyone",
 ]
 
-
-def __getattr__(name: str) -> Callable[..., bool]:
-    check = availability_check(name)
-    if check is None:
-        raise AttributeError(f"module 'nbaccel.utils' has no attribute {name!r}")
-    return check
+__getattr__ = explain_missing(__name__, availability_check)

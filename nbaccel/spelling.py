@@ -1,0 +1,69 @@
+"""What somebody may have meant who wrote a name that isn't there.
+
+Words only: knows nothing of what the names stand for. Costs nothing where the names are right.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", bound=type)
+
+CLOSE = 0.6
+"""From which likeness on, of 1, a word is worth proposing."""
+
+
+def likely(word: str, choices: Iterable[str], *, cutoff: float = CLOSE) -> str | None:
+    """The choice that is written most like ``word``; None when none is."""
+    import difflib  # only where something is wrong
+
+    close = difflib.get_close_matches(word, list(choices), n=1, cutoff=cutoff)
+    return close[0] if close else None
+
+
+def known_arguments(elsewhere: Mapping[str, str] | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function so that a keyword argument that it hasn't is answered with what to write.
+
+    Args:
+        elsewhere: names that belong to another place, with how it is written there.
+
+    The decorated function keeps its signature. It raises a ``TypeError`` that names the argument, the
+    function and the remedy.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        import inspect  # slow to import, and not needed for the words
+
+        parameters = inspect.signature(function).parameters.values()
+        names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        known = frozenset(names)
+        shown = function.__qualname__.removesuffix(".__init__")
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            __tracebackhide__ = True
+            if not known.issuperset(kwargs):
+                wrong = next(name for name in kwargs if name not in known)
+                remedy = (elsewhere or {}).get(wrong) or _instead(wrong, names)
+                raise TypeError(f"{shown}() has no argument {wrong!r}; {remedy}")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+def known_fields(kind: C) -> C:
+    """Decorate a dataclass so that a field that it hasn't is answered as :func:`known_arguments` does."""
+    kind.__init__ = known_arguments()(kind.__init__)  # type: ignore[misc]
+    return kind
+
+
+def _instead(wrong: str, names: list[str]) -> str:
+    public = [name for name in names if name != "self" and not name.startswith("_")]
+    near = likely(wrong.lower(), public)
+    return f"did you mean {near!r}?" if near else f"it has {', '.join(public)}"

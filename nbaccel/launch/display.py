@@ -42,6 +42,11 @@ class Outlet:
         self._send = send
         self._turns = turns
         self._pid = os.getpid()
+        self._of_thread: dict[int, Outlet] = {}
+
+    def delegate(self, thread: int, outlet: Outlet) -> None:
+        """Let what a thread displays go through another outlet: it is a rank of its own."""
+        self._of_thread[thread] = outlet
 
     def show(
         self,
@@ -61,6 +66,10 @@ class Outlet:
             update: replace what was shown under ``display_id``.
             is_value: it is what the cell's last expression gave, and needs no label.
         """
+        own = self._of_thread.get(threading.get_ident())
+        if own is not None:
+            own.show(data, metadata, display_id=display_id, update=update, is_value=is_value)
+            return
         if os.getpid() != self._pid or not self._turns.are_marked:
             sys.stdout.write(f"{data.get('text/plain', '')}\n")
             return
@@ -78,7 +87,10 @@ class Outlet:
 
     def clear(self, *, wait: bool) -> None:
         """Remove what the cell shows; ``wait``: only when something new comes."""
-        if os.getpid() == self._pid and self._turns.are_marked:
+        own = self._of_thread.get(threading.get_ident())
+        if own is not None:
+            own.clear(wait=wait)
+        elif os.getpid() == self._pid and self._turns.are_marked:
             self._place(Display(number=self._turns.next_display(), action="clear", wait=wait))
 
     def _place(self, display: Display) -> None:

@@ -2,7 +2,7 @@
 
 ::
 
-    WorkerGroup ──▶ Member (one a rank) ──▶ process    (signals, exit status)
+    WorkerGroup ──▶ Member (one a rank) ──▶ process    (signals, exit status; threads of one share it)
                                         ──▶ channel    (orders, reports)
                                         ──▶ out, err   (pipes, drained always)
 
@@ -18,7 +18,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Self
@@ -30,7 +30,7 @@ from nbaccel.launch.connections import between_workers
 from nbaccel.launch.output import Router
 from nbaccel.launch.payload import Payload
 from nbaccel.launch.postmortem import FrameReport
-from nbaccel.launch.spawners import Spawner, WorkerProcess
+from nbaccel.launch.spawners import Shared, Spawner, WorkerProcess
 from nbaccel.launch.whereabouts import Whereabouts
 
 _READ_SIZE = 1 << 16
@@ -78,6 +78,13 @@ class Member:
     exited_at: float = 0.0
     exitcode: int | None = None
     open_streams: set[bool] = field(default_factory=lambda: {False, True})
+    source: int = -1
+    """Its number from the start, by which its output is told; its rank may be another."""
+    hosted: list[Member] = field(default_factory=list)
+    """Further ranks, in threads of its process."""
+
+    def __post_init__(self) -> None:
+        self.source = self.rank
 
     @property
     def is_settled(self) -> bool:
@@ -123,18 +130,45 @@ class WorkerGroup:
 
     # --- life ---------------------------------------------------------------------------------
 
-    def start(self, spawner: Spawner, setup: Callable[[int], messages.Setup], count: int) -> None:
+    def start(
+        self,
+        spawner: Spawner,
+        setup: Callable[[int], messages.Setup],
+        count: int,
+        threads_per_process: int = 1,
+    ) -> None:
         """Bring up ``count`` workers; ``setup(local_rank)`` is what each takes on.
+
+        Args:
+            spawner: starts a process.
+            setup: by local rank.
+            count: ranks of this machine.
+            threads_per_process: how many of them share a process.
 
         Raises:
             LaunchError: the system refused a process; none is left.
         """
+        host: Member | None = None
         for local_rank in range(count):
             order = setup(local_rank)
-            member = self._start_one(spawner, order.place.rank)
-            self._send(member, order)
+            rank = order.place.rank
+            if host is None or local_rank % threads_per_process == 0:
+                host = self._start_one(rank, _starter(spawner, f"nbaccel rank {rank}"))
+                self._listen(host.process.fileno(), lambda member=host: self._read_exit(member))  # type: ignore[misc]
+                self._send(host, order)
+            else:
+                self._host(host, order)
 
-    def _start_one(self, spawner: Spawner, rank: int) -> Member:
+    def _host(self, host: Member, order: messages.Setup) -> None:
+        """Bring up a further rank in a thread of ``host``'s process."""
+
+        def hand_over(fds: tuple[int, int, int]) -> WorkerProcess:
+            self._send(host, messages.Host(order), *fds)
+            return Shared(host.process)
+
+        host.hosted.append(self._start_one(order.place.rank, hand_over))
+
+    def _start_one(self, rank: int, start: _Start) -> Member:
         channel, theirs = _channel_pair(rank)
         fds: list[int] = []
         try:
@@ -142,7 +176,7 @@ class WorkerGroup:
             fds += [out_r, out_w]
             err_r, err_w = os.pipe()
             fds += [err_r, err_w]
-            process = spawner.start(theirs.fileno(), out_w, err_w, f"nbaccel rank {rank}")
+            process = start((theirs.fileno(), out_w, err_w))
         except OSError as error:
             channel.close()
             for fd in fds:
@@ -163,8 +197,19 @@ class WorkerGroup:
             os.set_blocking(fd, False)
             self._listen(fd, lambda m=member, e=is_err: self._read_stream(m, e))  # type: ignore[misc]
         self._listen(channel.fileno(), lambda: self._read_channel(member))
-        self._listen(process.fileno(), lambda: self._read_exit(member))
         return member
+
+    def renumber(self, rank_of: Mapping[int, int]) -> None:
+        """Give members other ranks; before any of them has been asked for more than to start.
+
+        Args:
+            rank_of: old rank -> new one, a permutation.
+        """
+        self.drain_now()
+        self._router.renumber({member.source: rank_of[member.rank] for member in self.members})
+        for member in self.members:
+            member.rank = rank_of[member.rank]
+        self.members.sort(key=lambda member: member.rank)
 
     def close(self) -> None:
         """Kill whoever is left and free everything. Never raises for a worker's sake."""
@@ -307,9 +352,9 @@ class WorkerGroup:
         return _Listening(self._selector, fd, callback)
 
     def stream_fds(self) -> list[tuple[int, bool, int]]:
-        """Rank, whether it is standard error, and descriptor of each pipe that is open."""
+        """Source, whether it is standard error, and descriptor of each pipe that is open."""
         return [
-            (member.rank, is_err, member.err_fd if is_err else member.out_fd)
+            (member.source, is_err, member.err_fd if is_err else member.out_fd)
             for member in self.members
             for is_err in member.open_streams
         ]
@@ -350,7 +395,7 @@ class WorkerGroup:
             if not data:
                 self._end_stream(member, is_err)
                 return
-            self._router.feed(member.rank, is_err, data)
+            self._router.feed(member.source, is_err, data)
 
     def _end_stream(self, member: Member, is_err: bool) -> None:
         if is_err not in member.open_streams:
@@ -359,7 +404,7 @@ class WorkerGroup:
         fd = member.err_fd if is_err else member.out_fd
         self._selector.unregister(fd)
         os.close(fd)
-        self._router.end(member.rank, is_err)
+        self._router.end(member.source, is_err)
 
     def _read_channel(self, member: Member) -> None:
         arrived, is_open = member.channel.poll()
@@ -383,7 +428,7 @@ class WorkerGroup:
             member.asked_exit = message.code
             member.exited_at = time.monotonic()
         elif isinstance(message, messages.Display):
-            self._router.take_display(member.rank, message)
+            self._router.take_display(member.source, message)
         elif isinstance(message, messages.Stacks):
             member.stacks = message.text
         elif isinstance(message, messages.Here):
@@ -396,15 +441,19 @@ class WorkerGroup:
         else:
             raise TypeError(f"the launcher does not know {type(message).__name__}")
 
-    def _read_exit(self, member: Member) -> None:
-        # What it said last counts, even if the exit status was seen first.
-        if member.channel.fileno() in self._selector.get_map():
-            self._read_channel(member)
-        self._selector.unregister(member.process.fileno())
-        member.exitcode = member.process.exitcode()
-        member.has_exited = True
-        if member.asked_exit is None:
-            member.exited_at = time.monotonic()
+    def _read_exit(self, host: Member) -> None:
+        everybody = (host, *host.hosted)
+        # What they said last counts, even if the exit status was seen first.
+        for member in everybody:
+            if member.channel.fileno() in self._selector.get_map():
+                self._read_channel(member)
+        self._selector.unregister(host.process.fileno())
+        exitcode = host.process.exitcode()
+        for member in everybody:
+            member.exitcode = exitcode
+            member.has_exited = True
+            if member.asked_exit is None:
+                member.exited_at = time.monotonic()
 
 
 class _Listening(AbstractContextManager[None]):
@@ -422,6 +471,14 @@ class _Listening(AbstractContextManager[None]):
     def __exit__(self, *_: object) -> None:
         if self._selector.get_map() is not None:  # the group may be closed by now
             self._selector.unregister(self._fd)
+
+
+_Start = Callable[[tuple[int, int, int]], WorkerProcess]
+"""Starts what runs on the worker's ends of its channel, stdout and stderr."""
+
+
+def _starter(spawner: Spawner, name: str) -> _Start:
+    return lambda fds: spawner.start(*fds, name)
 
 
 def _channel_pair(rank: int) -> tuple[Channel, socket.socket]:

@@ -6,11 +6,12 @@ supervisor.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nbaccel.config import LaunchSpec, UnsaidInt, UnsaidText
-from nbaccel.launch import arguments, capture, notices, payload, prewarm, spawners
+from nbaccel.launch import arguments, capture, notices, payload, prewarm, spawners, xla
 from nbaccel.launch.failures import hide_our_frames
 from nbaccel.launch.group import WorkerGroup
 from nbaccel.launch.options import LaunchOptions, check_options
@@ -133,6 +134,7 @@ def notebook_launcher(
             timeout=settings["timeout"] if timeout is None else timeout,
         )
         spec = spec_of(settings, further)
+        xla.check_free(spec, {**os.environ, **further})
         parts = (function, tuple(args), dict(kwargs or {}))
         with payload.dump_call(parts) as call:
             capture.warn_if_large(parts, call, spec)
@@ -187,9 +189,11 @@ def _launch_once(
             WorkerGroup(router) as group,
             group.listening_to(interrupts.fileno(), interrupts.clear),
         ):
-            group.start(spawner, setup, spec.num_processes)
-            group.submit(0, call, lambda rank: wants_all or rank == first_rank)
+            group.start(spawner, setup, spec.num_processes, spec.threads_per_process)
             supervisor = Supervisor(group, router, interrupts, options.timeout)
+            if xla.is_used_by(spec):
+                xla.bring_up(group, supervisor.wait)
+            group.submit(1, call, lambda rank: wants_all or rank == first_rank)
             supervisor.wait()
             supervisor.shut_down()
             values = [m.value.load() for m in group.members if m.value is not None]

@@ -120,6 +120,15 @@ class Setup:
 
 
 @dataclass(frozen=True)
+class Host:
+    """Take on a further rank, in a thread of its own. Descriptors beside it: its channel, stdout and "
+    "stderr.
+    """
+
+    setup: Setup
+
+
+@dataclass(frozen=True)
 class Ambience:
     """What a task of a session finds around it, as it is in the kernel now. None: as it was."""
 

@@ -84,13 +84,19 @@ class Router:
         self._streams = {
             (rank, is_err): _Stream(self, rank, is_err) for rank in ranks for is_err in (False, True)
         }
+        self._rank_of = {rank: rank for rank in ranks}
+        """Whose text comes from the source with this number."""
         self._feeds = {
-            rank: RankFeed(
+            source: RankFeed(
                 self.secret,
-                lambda is_err, data, rank=rank: self._text(rank, is_err, data),  # type: ignore[misc]
-                lambda display, rank=rank: self._display(rank, display),  # type: ignore[misc]
+                lambda is_err, data, source=source: self._text(  # type: ignore[misc]
+                    self._rank_of[source], is_err, data
+                ),
+                lambda display, source=source: self._display(  # type: ignore[misc]
+                    self._rank_of[source], display
+                ),
             )
-            for rank in ranks
+            for source in ranks
         }
 
     def begin(self, mode: str) -> None:
@@ -107,18 +113,25 @@ class Router:
 
     # --- what arrives -------------------------------------------------------------------------
 
-    def feed(self, rank: int, is_err: bool, data: bytes) -> None:
-        """Bytes that were read from one of a rank's pipes."""
-        self._feeds[rank].feed(is_err, data)
+    def renumber(self, rank_of: Mapping[int, int]) -> None:
+        """What comes from a source is from now on the text of another rank.
 
-    def take_display(self, rank: int, display: Display) -> None:
-        """A display's content, which came over the rank's channel."""
-        self._feeds[rank].take(display)
+        A source is a worker as it was numbered at first; for most launches that is its rank for good.
+        """
+        self._rank_of.update(rank_of)
 
-    def end(self, rank: int, is_err: bool) -> None:
+    def feed(self, source: int, is_err: bool, data: bytes) -> None:
+        """Bytes that were read from one of a worker's pipes."""
+        self._feeds[source].feed(is_err, data)
+
+    def take_display(self, source: int, display: Display) -> None:
+        """A display's content, which came over the worker's channel."""
+        self._feeds[source].take(display)
+
+    def end(self, source: int, is_err: bool) -> None:
         """The pipe is at its end: what is left of an unfinished line is written."""
-        self._feeds[rank].end(is_err)
-        self._streams[rank, is_err].end()
+        self._feeds[source].end(is_err)
+        self._streams[self._rank_of[source], is_err].end()
 
     # --- time ---------------------------------------------------------------------------------
 

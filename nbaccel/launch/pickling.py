@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import threading
 import types
 from collections.abc import Callable
 from typing import IO, Any, ClassVar
@@ -167,8 +168,27 @@ _classes_from_kernel: set[str] = set()
 """In a worker: tracker ids of classes that the kernel sent."""
 
 
+_of_thread = threading.local()
+
+
+def use_globals(namespace: dict[str, Any]) -> None:
+    """What the calling thread loads gets this namespace instead of ``__main__``'s.
+
+    Ranks that share a process would otherwise rebind each other's names.
+    """
+    _of_thread.globals = namespace
+
+
 def _main_globals() -> dict[str, Any]:
-    return vars(sys.modules["__main__"])
+    own: dict[str, Any] | None = getattr(_of_thread, "globals", None)
+    return vars(sys.modules["__main__"]) if own is None else own
+
+
+def _define(name: str, value: Any) -> None:
+    """Let ``value`` be found under its name: by the code that uses it, and by pickle in ``__main__``."""
+    _main_globals()[name] = value
+    if _main_globals() is not vars(sys.modules["__main__"]):
+        vars(sys.modules["__main__"]).setdefault(name, value)
 
 
 def _make_code(args: tuple[Any, ...], filename: str, source: str) -> types.CodeType:
@@ -178,6 +198,11 @@ def _make_code(args: tuple[Any, ...], filename: str, source: str) -> types.CodeT
 
 def _set_class_state(cls: type, state: tuple[Any, Any]) -> type:
     """What cloudpickle does, and a note that the kernel has this class."""
+    if (
+        hasattr(_of_thread, "globals")
+        and _cp._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(cls) in _classes_from_kernel
+    ):
+        return cls  # another rank of this process has it already, and may be using it
     _cp._class_setstate(cls, state)
     _classes_from_kernel.add(_cp._get_or_create_tracker_id(cls))
     sources.teach_inspect()
@@ -186,13 +211,13 @@ def _set_class_state(cls: type, state: tuple[Any, Any]) -> type:
 
 def _set_main_class_state(cls: type, state: tuple[Any, Any]) -> type:
     # First of all: what its state brings along may look it up.
-    _main_globals()[cls.__name__] = cls
+    _define(cls.__name__, cls)
     return _set_class_state(cls, state)
 
 
 def _set_main_function_state(function: types.FunctionType, state: tuple[Any, Any]) -> None:
     _cp._function_setstate(function, state)
-    _main_globals()[function.__name__] = function
+    _define(function.__name__, function)
 
 
 def _kernel_class(tracker_id: str, name: str) -> type:

@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from nbaccel import config
 from nbaccel.config import LaunchSpec, Resolved, UnsaidInt
 from nbaccel.launch import arguments, devices, notices, values
+from nbaccel.launch.devices import Accelerators
 from nbaccel.launch.failures import describe_ranks
+
+_CPU = Accelerators("cpu", "cpu")
 
 
 def resolve_spec(
@@ -110,33 +113,38 @@ def spec_of(settings: Resolved, env: Mapping[str, str] | None = None) -> LaunchS
     environ = {**os.environ, **(env or {})}
     count = settings["num_processes"]
     try:
-        device_type, chosen = (
-            ("cpu", ()) if settings["cpu"] else _accelerators(settings["devices"], count, environ)
-        )
+        found, chosen = (_CPU, ()) if settings["cpu"] else _accelerators(settings["devices"], count, environ)
     except ValueError as error:
         raise ValueError(f"{error}{_places(settings, 'num_processes', 'devices')}") from None
     _check_node(settings["node_rank"], settings["num_nodes"])
+    if found.are_taken_whole:
+        _check_on_tpu(settings, found)
     return LaunchSpec(
         num_processes=len(chosen) or count or 1,
         mixed_precision=settings["mixed_precision"],
         cpu=settings["cpu"],
-        device_type=device_type,
+        device_type=found.device_type,
         devices=chosen,
         num_nodes=settings["num_nodes"],
         node_rank=settings["node_rank"],
         log_dir=settings["log_dir"],
         gradient_accumulation_steps=settings["gradient_accumulation_steps"],
+        threads_per_process=found.units_per_process if len(chosen) > 1 else 1,
+        hardware=f"{found.platform} {found.type_name}" if found.type_name else "",
     )
 
 
 def describe(spec: LaunchSpec) -> str:
-    """``4 processes on cuda:0-3, fp16``."""
-    where = devices.platform_name(spec.device_type)
-    if spec.devices and spec.device_type != "mps":
+    """``4 processes on cuda:0-3, fp16``, ``8 processes on tpu v5e-8, bf16``."""
+    where = spec.hardware or devices.platform_name(spec.device_type)
+    if spec.devices and spec.device_type != "mps" and not spec.hardware:
         numbers = describe_ranks(spec.devices).split(" ", 1)[1]
         where = f"{where}:{numbers}"
-    count = spec.num_processes
-    text = f"{count} process{'es' if count != 1 else ''} on {where}"
+    count = spec.num_processes // spec.threads_per_process
+    text = f"{count} process{'es' if count != 1 else ''}"
+    if spec.threads_per_process > 1:
+        text += f" of {spec.threads_per_process} threads"
+    text += f" on {where}"
     if spec.num_nodes > 1:
         text += f", node {spec.node_rank} of {spec.num_nodes} ({spec.world_size} processes in all)"
     return text + ("" if spec.mixed_precision == "no" else f", {spec.mixed_precision}")
@@ -144,8 +152,8 @@ def describe(spec: LaunchSpec) -> str:
 
 def _accelerators(
     asked: tuple[int, ...] | str | None, count: int | None, environ: Mapping[str, str]
-) -> tuple[str, tuple[int, ...]]:
-    """Device type, and one device a process; none of them on the CPU."""
+) -> tuple[Accelerators, tuple[int, ...]]:
+    """What is here, and one device a process; none of them on the CPU."""
     found = devices.visible_accelerators(environ)
     if found.count == 0:
         if asked is not None:
@@ -155,11 +163,26 @@ def _accelerators(
             )
         if found.is_broken:
             notices.warn(f"the accelerator here can't be used: {found.reason}")
-        return "cpu", ()
+        return found, ()
     chosen = devices.choose(asked, count, found, lambda: devices.usage(environ))
     # Asked for now, so that a choice that workers could not be given is refused before anything starts.
     devices.worker_environ(found.device_type, chosen, environ)
-    return found.device_type, chosen
+    return found, chosen
+
+
+def _check_on_tpu(settings: Resolved, found: Accelerators) -> None:
+    """What a TPU can't do."""
+    precision = settings["mixed_precision"]
+    if precision in ("fp16", "fp8"):
+        raise ValueError(
+            f"mixed_precision={precision!r}: {found.platform} {found.type_name} computes in bfloat16 and has "
+            f"no {precision}; use mixed_precision='bf16'{_places(settings, 'mixed_precision')}"
+        )
+    if settings["num_nodes"] > 1:
+        raise ValueError(
+            f"num_nodes={settings['num_nodes']}: a launch on {found.platform} {found.type_name} uses the "
+            f"cores of this machine only; leave num_nodes out{_places(settings, 'num_nodes')}"
+        )
 
 
 def _check_node(node: int, num_nodes: int) -> None:

@@ -8,6 +8,7 @@ workers sleep; what their threads print meanwhile is shown with the next task.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 from nbaccel.config import LaunchSpec
 from nbaccel.errors import LaunchError
-from nbaccel.launch import messages, notices, payload, spawners, standing_functions
+from nbaccel.launch import messages, notices, payload, spawners, standing_functions, xla
 from nbaccel.launch.arguments import check_call
 from nbaccel.launch.failures import describe_ranks, hide_our_frames
 from nbaccel.launch.group import WorkerGroup
@@ -260,12 +261,16 @@ class Session:
     def _start(self, spawner: spawners.Spawner) -> None:
         ranks = range(self.spec.num_processes)
         router = Router("all", ranks, log_dir=self.spec.log_dir)
+        xla.check_can_stay(self.spec)
+        xla.check_free(self.spec, os.environ)
         rendezvous = open_rendezvous("127.0.0.1", None, num_nodes=1, node_rank=0)
         group = WorkerGroup(router)
         try:
             notices.announce(f"{describe(self.spec)}; they stay for the next cells")
             setup = setup_maker(self.spec, rendezvous, {}, router.secret, stays=True)
             group.start(spawner, setup, self.spec.num_processes)
+            if xla.is_used_by(self.spec):
+                self._bring_up_xla(group, router)
             self._group, self._router, self._rendezvous = group, router, rendezvous
             self._around = {rank: Surroundings.now(self.spec) for rank in ranks}
             self.generation += 1
@@ -283,6 +288,12 @@ class Session:
             why, self._lost = self._lost, ""
             self._let_go()
             raise LaunchError(f"the workers did not come up: {why}")
+
+    def _bring_up_xla(self, group: WorkerGroup, router: Router) -> None:
+        interrupts = self._interrupts
+        assert interrupts is not None
+        with group.listening_to(interrupts.fileno(), interrupts.clear):
+            xla.bring_up(group, Supervisor(group, router, interrupts, None).wait)
 
     def _let_go(self) -> None:
         """Free what is left of the group; processes that still run are killed."""
@@ -311,6 +322,13 @@ class Session:
         """A new process group on all workers; without success the workers are ended."""
         group = self._group
         assert group is not None
+        if xla.is_used_by(self.spec):
+            if align and self.spec.num_processes > 1:
+                notices.warn(
+                    "the cores may have stopped at different places: prepare the model again before training "
+                    "goes on"
+                )
+            return  # there is none
         self._round += 1
         group.regroup(self._round, align=align)
         interrupts = self._interrupts

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from nbaccel.config import LaunchSpec
-from nbaccel.launch import messages, process
+from nbaccel.launch import messages, process, xla
 from nbaccel.launch.devices import worker_environ
 from nbaccel.launch.rendezvous import Rendezvous
 from nbaccel.runtime.environment import ProcessEnvironment
@@ -36,6 +36,7 @@ def setup_maker(
 
     Raises:
         ValueError: the variable that hides devices can't be narrowed to the chosen ones.
+        LaunchError: ports that the processes of a TPU need are taken.
     """
     inherited = {**os.environ, **further_environ}
     inherited.update(worker_environ(spec.device_type, spec.devices, inherited))
@@ -45,6 +46,7 @@ def setup_maker(
     if num_threads is None:
         num_threads = max(1, process.usable_cores() // spec.num_processes)
         inherited[_THREADS] = str(num_threads)
+    of_process = xla.environ_maker(spec, inherited)
     meeting = rendezvous.environ()
     interfaces = {name: value for name, value in meeting.items() if name.endswith("_IFNAME")}
     address = {name: value for name, value in meeting.items() if name not in interfaces}
@@ -57,15 +59,19 @@ def setup_maker(
             world_size=spec.world_size,
             local_world_size=spec.num_processes,
         )
+        own, unwanted = of_process(local_rank // spec.threads_per_process)
+        # Threads of one process share its environment, which can't tell them who they are.
+        who = place.to_environ() if spec.threads_per_process == 1 else {}
         return messages.Setup(
             spec=spec_of_worker,
             place=place,
             # What the user set goes before our choices, and a worker's place before what the user set.
             environ={
                 **interfaces,
-                **inherited,
-                **place.to_environ(),
+                **{name: value for name, value in inherited.items() if name not in unwanted},
+                **who,
                 **address,
+                **own,
             },
             cwd=process.working_folder(),
             path=process.import_path(),

@@ -97,6 +97,29 @@ class _Forked:
         os.close(self._exit_fd)
 
 
+class Shared:
+    """The process of a rank that is a thread of another rank's worker, whose process it is to signal and to "
+    "end.
+    """
+
+    def __init__(self, process: WorkerProcess) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    def fileno(self) -> int:
+        return self._process.fileno()
+
+    def exitcode(self) -> int | None:
+        """Told once, to the one whose process it is."""
+        return None
+
+    def signal(self, signum: int, *, group: bool = False) -> None:
+        """Nothing: the process is signalled once, as the other rank's."""
+
+    def close(self) -> None:
+        """Nothing: it isn't ours."""
+
+
 class SpawnSpawner:
     """Fresh interpreters: slower, and right wherever forking is not."""
 

@@ -16,9 +16,16 @@ USER_CALL = "_user_call"
 """Name of the function of ours below which everything is the user's."""
 
 
-def describe(skip: int | None = None) -> str:
-    """One block a thread, the main thread first; ``skip`` is the identity of a
-    thread to leave out, and our own are left out too.
+REPLICA_THREADS = "rank-"
+"""What the names of threads that are ranks of their own start with."""
+
+
+def describe(skip: int | None = None, of: int | None = None) -> str:
+    """One block a thread, the main thread first; our own threads are left out.
+
+    Args:
+        skip: identity of a thread to leave out.
+        of: identity of the only thread to describe; None: all but those that are ranks of their own.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
@@ -27,6 +34,8 @@ def describe(skip: int | None = None) -> str:
     for ident, frame in sorted(running.items(), key=lambda item: item[0] != main):
         name = names.get(ident, f"thread {ident}")
         if ident == skip or name.startswith(OUR_THREADS):
+            continue
+        if ident != of and (of is not None or name.startswith(REPLICA_THREADS)):
             continue
         blocks.append(
             f"{name}:\n" + "".join(traceback.format_list(_below_us(traceback.extract_stack(frame))))

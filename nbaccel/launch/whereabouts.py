@@ -11,10 +11,10 @@ from pathlib import Path
 
 from nbaccel.launch.stacks import USER_CALL
 
-_WAITING_MODULES = ("torch.distributed", "torch.autograd")
-"""The main thread waits for its peers only inside these; anywhere else it works, as far as we know."""
+_WAITING_MODULES = ("torch.distributed", "torch.autograd", "torch_xla")
+"""A thread waits for its peers only inside these; anywhere else it works, as far as we know."""
 
-_LIBRARIES = ("torch", "nbaccel", "contextlib", "functools")
+_LIBRARIES = ("torch", "torch_xla", "nbaccel", "contextlib", "functools")
 _WRAPPERS = frozenset({"wrapper", "inner", "__call__", "<lambda>", "_user_call"})
 
 
@@ -36,9 +36,13 @@ class Whereabouts:
     """That line, from 1."""
 
 
-def look() -> Whereabouts:
-    """Where the main thread is, and how much processor time the process has used."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
+def look(thread: int | None = None) -> Whereabouts:
+    """Where a thread is, and how much processor time the process has used.
+
+    Args:
+        thread: its identity; None: the main one.
+    """
+    frame = sys._current_frames().get(thread or threading.main_thread().ident or 0)  # noqa: SLF001
     if frame is None:
         return Whereabouts(time.process_time(), "", "", 0)
     innermost = str(frame.f_globals.get("__name__", ""))

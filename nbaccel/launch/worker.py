@@ -6,6 +6,8 @@
     service thread   reads the channel: hands tasks to the main thread, answers for stacks,
                      and kills the process group when the kernel is gone
 
+A rank that shares its process with others has two such threads of its own (:mod:`nbaccel.launch.replica`).
+
 The service thread answers while user code is stuck in C, since collectives release the GIL. The
 same code runs in a fork of the zygote, in a fresh interpreter and in a fork of the kernel.
 """
@@ -21,7 +23,7 @@ import threading
 import time
 import types
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from nbaccel import config
 from nbaccel.launch import (
@@ -39,7 +41,15 @@ from nbaccel.launch import (
 )
 from nbaccel.launch.channel import Channel, ChannelClosed
 from nbaccel.launch.worker_streams import Turns, flush_streams, take_streams
+from nbaccel.runtime.environment import take_place, thread_place
 from nbaccel.runtime.steps import clock
+
+if TYPE_CHECKING:
+    from nbaccel.launch.replica import Replica
+
+
+_loading = threading.Lock()
+"""Ranks that share a process load one after the other: classes that were sent are the process's."""
 
 
 def main(channel_fd: int, out_fd: int, err_fd: int, parent: int, name: str) -> NoReturn:
@@ -66,7 +76,7 @@ def main(channel_fd: int, out_fd: int, err_fd: int, parent: int, name: str) -> N
 
 
 class Worker:
-    """The main thread's side of a worker."""
+    """One rank's side of a worker: takes orders from its channel, in the thread that it is run in."""
 
     def __init__(self, channel: Channel, turns: Turns) -> None:
         self._channel = channel
@@ -78,6 +88,10 @@ class Worker:
         self._steps_before = 0
         self._exitcode = 0
         self._runs_user_code = False
+        self._thread: int | None = None
+        """Identity of the thread that runs the tasks; None: the main one."""
+        self._replicas: list[Replica] = []
+        """Further ranks of this process."""
         self._service = threading.Thread(target=self._serve, name="nbaccel-service", daemon=True)
 
     def run(self) -> NoReturn:
@@ -85,10 +99,16 @@ class Worker:
         # An interrupt is for user code: before that runs, and after it, there is nothing to interrupt.
         signal.signal(signal.SIGINT, self._on_interrupt)
         self._service.start()
+        self._obey()
+        self._leave()
+
+    def _obey(self) -> None:
         while True:
             message, fds = self._inbox.get()
             if isinstance(message, messages.Setup):
                 self._set_up(message)
+            elif isinstance(message, messages.Host):
+                self._host(message, fds)
             elif isinstance(message, messages.Run):
                 self._run(message, fds[0])
                 if self._exitcode and not self._stays:
@@ -100,13 +120,11 @@ class Worker:
                 break
             else:
                 raise TypeError(f"a worker does not know {type(message).__name__}")
-        self._leave()
 
     # --- one task -----------------------------------------------------------------------------
 
     def _set_up(self, setup: messages.Setup) -> None:
-        self._rank = setup.place.rank
-        self._stays = setup.stays
+        self._take_rank(setup)
         os.environ.clear()
         os.environ.update(setup.environ)
         sys.path[:] = setup.path
@@ -127,6 +145,20 @@ class Worker:
         torch.set_num_threads(setup.num_threads)
         if setup.spec.device_type in ("cuda", "xpu"):
             torch.get_device_module(setup.spec.device_type).set_device(setup.place.local_rank)
+
+    def _take_rank(self, setup: messages.Setup) -> None:
+        self._rank = setup.place.rank
+        self._stays = setup.stays
+        if setup.spec.device_type == "xla":
+            take_place(setup.place)
+
+    def _host(self, order: messages.Host, fds: list[int]) -> None:
+        from nbaccel.launch.replica import Replica, share_streams
+
+        share_streams()
+        replica = Replica(order.setup, *fds)
+        self._replicas.append(replica)
+        replica.start()
 
     def _run(self, order: messages.Run, fd: int) -> None:
         in_result = False
@@ -150,16 +182,19 @@ class Worker:
 
     def _call(self, fd: int) -> Any:
         """Load the call and make it; only in here an interrupt is raised."""
-        signal.signal(signal.SIGINT, self._on_interrupt)  # an earlier task may have set its own
+        self._be_interruptible()
         try:
             self._runs_user_code = True
-            with payload.Payload.from_fd(fd) as packed:
+            with payload.Payload.from_fd(fd) as packed, _loading:
                 function, args, kwargs = packed.load()
             value = _user_call(function, args, kwargs)
             display.show_open_figures()
         finally:
             self._runs_user_code = False
         return value
+
+    def _be_interruptible(self) -> None:
+        signal.signal(signal.SIGINT, self._on_interrupt)  # an earlier task may have set its own
 
     def _end_fork(self, code: object) -> NoReturn:
         """User code has forked this worker, and the fork has come here: its end, as a script's.
@@ -173,6 +208,8 @@ class Worker:
         os._exit((code or 0) & 0xFF)
 
     def _on_interrupt(self, _signum: int, _frame: types.FrameType | None) -> None:
+        for replica in self._replicas:
+            replica.interrupt()
         if self._runs_user_code:
             raise KeyboardInterrupt
 
@@ -181,8 +218,14 @@ class Worker:
         if not order.wants_value:
             self._report(done)
             return
-        with payload.dump_result(value, f"the value that rank {self._rank} returned") as result:
+        with payload.dump_result(value, f"the value that rank {self._present_rank} returned") as result:
             self._report(done, result.fd)
+
+    @property
+    def _present_rank(self) -> int:
+        """Its rank; on XLA devices known only when they have come up."""
+        place = thread_place()
+        return self._rank if place is None else place.rank
 
     def _obey_exit(self, order: messages.Run, request: SystemExit) -> None:
         code = request.code
@@ -202,7 +245,12 @@ class Worker:
         error = no_keyboard.explained(error)
         self._exitcode = 1
         failure, packed = failures.pack(
-            error, task=order.task, rank=self._rank, when=when, in_result=in_result, skip_file=__file__
+            error,
+            task=order.task,
+            rank=self._present_rank,
+            when=when,
+            in_result=in_result,
+            skip_file=__file__,
         )
         if packed is None:
             self._report(failure)
@@ -254,9 +302,11 @@ class Worker:
             except ChannelClosed:
                 self._abandon()
             if isinstance(message, messages.AskStacks):
-                self._channel.send(messages.Stacks(stacks.describe(skip=threading.get_ident())))
+                self._channel.send(
+                    messages.Stacks(stacks.describe(skip=threading.get_ident(), of=self._thread))
+                )
             elif isinstance(message, messages.AskWhereabouts):
-                self._channel.send(messages.Here(whereabouts.look()))
+                self._channel.send(messages.Here(whereabouts.look(self._thread)))
             elif isinstance(message, messages.AskSteps):
                 self._channel.send(messages.Steps(clock.count, self._steps_before))
             elif isinstance(message, messages.StopAtStep):

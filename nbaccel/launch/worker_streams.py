@@ -197,31 +197,48 @@ class _Flusher:
         self._lock = threading.Lock()
 
 
+class RankStreams:
+    """What a rank's Python code prints to: two text streams, and the marks between them."""
+
+    def __init__(self, out_fd: int, err_fd: int, turns: Turns | None = None) -> None:
+        """Write to these descriptors, which stay open as long as the process.
+
+        Args:
+            out_fd: what is printed goes there.
+            err_fd: what is written to standard error goes there.
+            turns: marks the order; None: made for the two.
+        """
+        self.turns = turns if turns is not None else Turns(out_fd, err_fd)
+        flusher = _Flusher()
+        self.out = _Text(_Pipe(out_fd, self.turns, is_err=False), flusher)
+        self.err = _Text(_Pipe(err_fd, self.turns, is_err=True), flusher)
+        flusher.add(self.out)
+        flusher.add(self.err)
+        for part in (self.turns, flusher):
+            os.register_at_fork(
+                before=part.hold_for_fork,
+                after_in_parent=part.release_in_parent,
+                after_in_child=part.release_in_child,
+            )
+
+
 def take_streams(out_fd: int, err_fd: int) -> Turns:
     """Make the pipes this process's fd 1 and 2, and its ``sys.stdout`` and ``sys.stderr``."""
     null = os.open(os.devnull, os.O_RDONLY)
     # Moved out of the way of 0 to 2 first; not inherited by programs that user code starts.
-    turns = Turns(_duplicate(out_fd), _duplicate(err_fd))
+    marked = (_duplicate(out_fd), _duplicate(err_fd))
     os.dup2(null, 0)
     os.dup2(out_fd, 1)
     os.dup2(err_fd, 2)
     for fd in (null, out_fd, err_fd):
         if fd > 2:
             os.close(fd)
-    flusher = _Flusher()
+    streams = RankStreams(1, 2, Turns(*marked))
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = _Text(_Pipe(1, turns, is_err=False), flusher)  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _Text(_Pipe(2, turns, is_err=True), flusher)  # type: ignore[misc]
-    flusher.add(sys.stdout)
-    flusher.add(sys.stderr)
+    sys.stdout = sys.__stdout__ = streams.out  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = streams.err  # type: ignore[misc]
     process.send_c_output_by_line()
-    for part in (turns, flusher):
-        os.register_at_fork(
-            before=part.hold_for_fork,
-            after_in_parent=part.release_in_parent,
-            after_in_child=part.release_in_child,
-        )
-    return turns
+    return streams.turns
 
 
 def flush_streams() -> None:

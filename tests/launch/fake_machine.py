@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from nbaccel.launch.devices.model import Unit, Usage
+from nbaccel.launch.devices.model import Accelerators, Unit, Usage
 from nbaccel.launch.devices.probe import Answer
 from nbaccel.launch.devices.system import Build
 
@@ -104,11 +104,15 @@ class FakeMachine:
     torch_units: Sequence[Unit] = ()
     torch_usage: Sequence[Usage | None] = ()
     complaint: str = ""
+    tpu_found: Accelerators | None = None
     questions: list[tuple[str, bool]] = field(default_factory=list)
     """Device type and whether memory was wanted, of each process that would have been started."""
 
     def build(self) -> Build:
         return self.torch_build
+
+    def tpu(self, environ: Mapping[str, str]) -> Accelerators | None:
+        return self.tpu_found
 
     def has_driver(self, platform: str) -> bool:
         return self.driver

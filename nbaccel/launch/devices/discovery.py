@@ -2,6 +2,7 @@
 
 ::
 
+    a TPU, and torch_xla for it ──────────────────────────────▶ what the bus and the environment say
     torch built for the CPU only ────────────────────────────▶ none
     NVIDIA: NVML answers, and its counting is CUDA's ────────▶ NVML's answer
     everything else (MIG, mixed models, ROCm, XPU, MPS) ─────▶ torch, asked in a process of its own
@@ -16,7 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from nbaccel.launch.devices import visibility
+from nbaccel.launch.devices import tpu, visibility
 from nbaccel.launch.devices.model import Accelerators, Unit, Usage, none_found
 from nbaccel.launch.devices.nvml import Nvml, NvmlError, PhysicalGpu
 from nbaccel.launch.devices.system import Build, Machine, ThisMachine
@@ -40,9 +41,12 @@ class Discovery:
         Raises:
             RuntimeError: torch was asked and did not answer.
         """
-        key = tuple(environ.get(name) for name in visibility.DECIDING_NAMES)
+        key = tuple(environ.get(name) for name in (*visibility.DECIDING_NAMES, *tpu.DECIDING_NAMES))
         if key not in self._remembered:
-            self._remembered[key] = self._find(environ)
+            found = self._find(environ)
+            if found.is_broken:
+                return found  # it may be mended while this process lives: a package installed
+            self._remembered[key] = found
         return self._remembered[key]
 
     def usage(self, environ: Mapping[str, str]) -> tuple[Usage | None, ...]:
@@ -60,8 +64,9 @@ class Discovery:
                         return tuple(nvml.usage(unit.uuid) for unit in found.units)
                 except NvmlError:
                     library = None  # torch can tell the memory at least
-        if found.count == 0 or found.platform == "mps":
-            return (None,) * found.count  # its memory is the machine's
+        if found.count == 0 or found.device_type in ("mps", "xla", "tpu"):
+            # An Apple GPU's memory is the machine's; a TPU tells nothing before it is opened.
+            return (None,) * found.count
         answer = self._machine.ask_torch(found.device_type, environ, want_memory=True)
         told = dict(zip((unit.index for unit in answer.units), answer.usage, strict=True))
         return tuple(told.get(unit.index) for unit in found.units)
@@ -69,13 +74,17 @@ class Discovery:
     # --- inside -------------------------------------------------------------------------------
 
     def _find(self, environ: Mapping[str, str]) -> Accelerators:
+        xla = self._machine.tpu(environ)
+        if xla is not None and xla.count:
+            return xla
         build = self.build
         if build.platform == "cpu":
-            return none_found("the installed torch is a build for the CPU only")
+            return xla or none_found("the installed torch is a build for the CPU only")
         if build.platform == "cuda":
-            return self._find_cuda(build, environ)
+            found = self._find_cuda(build, environ)
+            return found if found.count or xla is None else xla
         if not self._machine.has_driver(build.platform):
-            return none_found(f"no {build.platform} driver is installed here")
+            return xla or none_found(f"no {build.platform} driver is installed here")
         return self._ask_torch(build, environ)
 
     def _find_cuda(self, build: Build, environ: Mapping[str, str]) -> Accelerators:
@@ -168,8 +177,8 @@ def worker_environ(
     Raises:
         ValueError: the variable that is set already can't be narrowed.
     """
-    if device_type == "cpu" or not chosen:
-        return {}
+    if device_type in ("cpu", "xla") or not chosen:
+        return {}  # what XLA's processes need differs from one to the next: nbaccel.launch.xla's
     source = os.environ if environ is None else environ
     found = _discovery.look(source)
     return visibility.narrowed(found.platform, source, chosen, found.count)

@@ -43,10 +43,11 @@ class Accelerators:
     """The accelerators that torch would use in a fresh process."""
 
     device_type: str
-    """torch's name: ``cuda``, ``xpu``, ``mps``, or ``cpu`` for none."""
+    """torch's name: ``cuda``, ``xpu``, ``mps``, ``xla``, ``tpu``, or ``cpu`` for none."""
 
     platform: str
-    """The name for people: as ``device_type``, but ``rocm`` for AMD's GPUs, which torch calls ``cuda``."""
+    """The name for people: as ``device_type``, but ``rocm`` for AMD's GPUs, which torch calls ``cuda``, and
+    ``tpu`` for XLA's devices on one."""
 
     units: tuple[Unit, ...] = ()
     """Those that are visible, by index."""
@@ -56,6 +57,17 @@ class Accelerators:
 
     is_broken: bool = False
     """There is hardware, and torch can't use it: worth a word even to one who asked for nothing."""
+
+    type_name: str = ""
+    """What the whole of them is called where it has a name: ``v5e-8``."""
+
+    units_per_process: int = 1
+    """How many of them belong to one process, which has a thread for each."""
+
+    @property
+    def are_taken_whole(self) -> bool:
+        """All of them work together, or one alone; there is nothing between."""
+        return self.device_type in ("xla", "tpu")
 
     @property
     def count(self) -> int:

@@ -32,8 +32,10 @@ def choose(
 
     Raises:
         ValueError: more processes than devices, a device that isn't there or is named twice, numbers
-            that contradict each other, or none is idle.
+            that contradict each other, none is idle, or some of devices that are taken as a whole.
     """
+    if found.are_taken_whole:
+        return _all_or_one(asked, num_processes, found)
     if num_processes is not None and num_processes > found.count and not _is_list(asked):
         raise ValueError(
             f"num_processes={num_processes}, but {_visible(found)}; "
@@ -44,6 +46,34 @@ def choose(
     if isinstance(asked, str):
         return _idle(num_processes, found, read_usage())
     return _named(tuple(asked), num_processes, found)
+
+
+def _all_or_one(
+    asked: Sequence[int] | str | None, num_processes: int | None, found: Accelerators
+) -> tuple[int, ...]:
+    everything = tuple(range(found.count))
+    if asked is not None and (isinstance(asked, str) or tuple(asked) not in (everything, (0,))):
+        shown = repr(asked) if isinstance(asked, str) else list(asked)
+        raise ValueError(
+            f"devices={shown}: the cores of a TPU can't be picked, they run all together or one alone; leave "
+            f"devices out, and say num_processes={found.count} or num_processes=1"
+        )
+    chosen = everything if asked is None else tuple(asked)
+    if num_processes is None:
+        return chosen
+    if num_processes not in (1, found.count):
+        both = f"1 or {found.count}" if found.count > 1 else "1"
+        raise ValueError(
+            f"num_processes={num_processes}: on {found.platform} {found.type_name} it can be {both}, the "
+            "cores run all together or one alone; leave num_processes out to use all of them, or pass "
+            "cpu=True"
+        )
+    if asked is not None and num_processes != len(chosen):
+        raise ValueError(
+            f"num_processes={num_processes} and devices={list(chosen)}, which are {len(chosen)}, contradict "
+            "each other; leave one of them out"
+        )
+    return everything[:num_processes]
 
 
 def _is_list(asked: Sequence[int] | str | None) -> bool:

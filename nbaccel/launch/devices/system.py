@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from nbaccel.launch.devices import tpu
+from nbaccel.launch.devices.model import Accelerators
 from nbaccel.launch.devices.probe import Answer, ask_torch
 
 
@@ -32,6 +34,9 @@ class Machine(Protocol):
 
     def build(self) -> Build:
         """What torch was built for."""
+
+    def tpu(self, environ: Mapping[str, str]) -> Accelerators | None:
+        """See :func:`nbaccel.launch.devices.tpu.find`."""
 
     def has_driver(self, platform: str) -> bool:
         """False when it is certain that the platform's driver isn't there."""
@@ -60,6 +65,11 @@ class ThisMachine:
             if version:
                 return Build(device_type, platform, version)
         return Build("cpu", "cpu")
+
+    def tpu(self, environ: Mapping[str, str]) -> Accelerators | None:
+        if not sys.platform.startswith("linux"):
+            return None
+        return tpu.find(environ, tpu.this_host())
 
     def has_driver(self, platform: str) -> bool:
         if not sys.platform.startswith("linux"):

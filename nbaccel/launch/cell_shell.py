@@ -77,6 +77,7 @@ class CellShell(InteractiveShell):
         self.display_formatter.formatters["image/png"].for_type_by_name(
             "matplotlib.figure", "Figure", figure_as_png
         )
+        self.register_magic_function(_refuse_debugger, "line_cell", "debug")  # type: ignore[arg-type]
         for kind in ("cell", "line"):
             self.register_magic_function(_refuse_accelerate, kind, "accelerate")  # type: ignore[arg-type]
         _refuse_questions()
@@ -90,6 +91,13 @@ class CellShell(InteractiveShell):
         """``%matplotlib inline`` asks for none; of the others there is none here."""
         if gui is not None and gui not in ("inline", "agg"):
             raise RuntimeError(f"{gui} windows can't be opened by a worker; %matplotlib inline shows figures")
+
+    def ask_exit(self) -> NoReturn:
+        """``exit`` and ``quit``, which here would end nothing that the user sees."""
+        raise RuntimeError(
+            "exit and quit end a kernel, and this cell runs on workers that stay: %accelerate stop ends "
+            "them, sys.exit() only the cell"
+        )
 
     def init_display_pub(self) -> None:
         self.display_pub = self.display_pub_class(parent=self, shell=self, outlet=self._outlet)
@@ -234,6 +242,13 @@ def _refuse_accelerate(_line: str, cell: str | None = None) -> NoReturn:
     raise RuntimeError(
         f"this cell runs on the workers already; write {'%%' if cell is not None else '%'}accelerate in a "
         "cell of its own"
+    )
+
+
+def _refuse_debugger(_line: str, _cell: str | None = None) -> NoReturn:
+    raise StdinNotImplementedError(
+        "%debug can't be asked in a worker: there are several, and none has a keyboard. "
+        "nbaccel.last_failure() in a normal cell shows the frames and variables of the last failure"
     )
 
 

@@ -31,7 +31,7 @@ from nbaccel.launch.output import Router
 from nbaccel.launch.payload import Payload
 from nbaccel.launch.postmortem import FrameReport
 from nbaccel.launch.spawners import Shared, Spawner, WorkerProcess
-from nbaccel.launch.whereabouts import Whereabouts
+from nbaccel.launch.whereabouts import Whereabouts, name_cells
 
 _READ_SIZE = 1 << 16
 _READS_A_TURN = 16
@@ -430,7 +430,7 @@ class WorkerGroup:
         elif isinstance(message, messages.Display):
             self._router.take_display(member.source, message)
         elif isinstance(message, messages.Stacks):
-            member.stacks = message.text
+            member.stacks = name_cells(message.text)
         elif isinstance(message, messages.Here):
             member.whereabouts = message.whereabouts
         elif isinstance(message, messages.Steps):

@@ -12,6 +12,8 @@ _OURS = Path(__file__).parent
 OUR_THREADS = "nbaccel-"
 """What the names of a worker's own threads start with."""
 
+IDLE = "  no user code runs\n"
+
 USER_CALL = "_user_call"
 """Name of the function of ours below which everything is the user's."""
 
@@ -37,9 +39,8 @@ def describe(skip: int | None = None, of: int | None = None) -> str:
             continue
         if ident != of and (of is not None or name.startswith(REPLICA_THREADS)):
             continue
-        blocks.append(
-            f"{name}:\n" + "".join(traceback.format_list(_below_us(traceback.extract_stack(frame))))
-        )
+        frames = _below_us(traceback.extract_stack(frame))
+        blocks.append(f"{name}:\n" + ("".join(traceback.format_list(frames)) or IDLE))
     return "\n".join(blocks)
 
 
@@ -48,7 +49,9 @@ def _below_us(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:
     for index, frame in enumerate(frames):
         if frame.name == USER_CALL:
             return _below_shell(frames[index + 1 :])
-    return [frame for frame in frames if Path(frame.filename).parent != _OURS]
+    return [
+        frame for frame in frames if Path(frame.filename).parent != _OURS and frame.filename != "<string>"
+    ]
 
 
 def _below_shell(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -13,6 +14,8 @@ from nbaccel.launch.stacks import USER_CALL
 
 _WAITING_MODULES = ("torch.distributed", "torch.autograd", "torch_xla")
 """A thread waits for its peers only inside these; anywhere else it works, as far as we know."""
+
+_FILE_OF_A_FRAME = re.compile(r'^(?P<indent> *)File "(?P<file>[^"\n]+)", line', re.MULTILINE)
 
 _LIBRARIES = ("torch", "torch_xla", "nbaccel", "contextlib", "functools")
 _WRAPPERS = frozenset({"wrapper", "inner", "__call__", "<lambda>", "_user_call"})
@@ -69,6 +72,16 @@ def _is_library(frame: object) -> bool:
 def describe_place(filename: str, line: int) -> str:
     """``Cell In[5], line 12`` in a notebook, ``train.py, line 12`` elsewhere."""
     return f"{_cell_name(filename) or Path(filename).name}, line {line}"
+
+
+def name_cells(stacks: str) -> str:
+    """The text of :mod:`nbaccel.launch.stacks` with a notebook's cells called as the notebook does."""
+
+    def named(found: re.Match[str]) -> str:
+        cell = _cell_name(found["file"])
+        return found[0] if cell is None else f"{found['indent']}{cell}, line"
+
+    return _FILE_OF_A_FRAME.sub(named, stacks)
 
 
 def _cell_name(filename: str) -> str | None:

@@ -89,6 +89,32 @@ def test_display_and_figures(notebook: Notebook) -> None:
     assert sum("image/png" in output.data for output in shown.displays) == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("exit()", "%accelerate stop ends them"),
+        ("quit", "%accelerate stop ends them"),
+        ("%debug", "nbaccel.last_failure()"),
+    ],
+)
+def test_what_would_end_or_stop_at_a_keyboard_says_what_to_do_instead(
+    notebook: Notebook, text: str, said: str
+) -> None:
+    assert said in notebook.on_workers(text, may_fail=True).error.evalue
+    assert notebook.values("1") == [1, 1]
+
+
+def test_stacks_of_a_late_cell_name_cells_as_the_notebook_does(notebook: Notebook) -> None:
+    notebook.run("import time\ndef wait():\n    time.sleep(300)")
+    defined = notebook.number_of_last_cell()
+    late = notebook.run("%%accelerate --timeout 0.5\n\nwait()", may_fail=True)
+    here = notebook.number_of_last_cell()
+    assert late.error.ename == "LaunchTimeout"
+    assert f"  Cell In[{here}], line 3, in <module>\n    wait()" in late.error.text
+    assert f"  Cell In[{defined}], line 3, in wait\n" in late.error.text
+    assert notebook.run("%accelerate stacks").stdout.count("MainThread:\n  no user code runs\n") == 2
+
+
 @pytest.mark.parametrize("question", ["input('name? ')", "import getpass; getpass.getpass()"])
 def test_questions_are_refused_with_the_reason(notebook: Notebook, question: str) -> None:
     error = notebook.on_workers(question, may_fail=True).error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -47,7 +47,7 @@ class GeneralTracker:
         """Close the run. Called by ``end_training``."""
 
 
-def flatten_config(values: Mapping[str, Any], prefix: str = "") -> dict[str, int | float | str | bool]:
+def flatten_config(values: Mapping[str, Any]) -> dict[str, int | float | str | bool]:
     """A configuration as one level of plain values.
 
     Nested mappings become names with slashes. What isn't a number, text or flag becomes text, with a
@@ -55,28 +55,56 @@ def flatten_config(values: Mapping[str, Any], prefix: str = "") -> dict[str, int
     """
     flat: dict[str, Any] = {}
     changed: list[str] = []
-    _flatten(values, prefix, flat, changed)
-    if changed:
-        warnings.warn(
-            f"these hyper-parameters are noted as text, because trackers take numbers, text and flags: "
-            f"{', '.join(changed)}",
-            stacklevel=3,
-        )
+    for name, value in _leaves(values, ""):
+        flat[name] = _plain(value, name, changed)
+    _warn_of_text(changed, "numbers, text and flags")
     return flat
 
 
-def _flatten(values: Mapping[str, Any], prefix: str, flat: dict[str, Any], changed: list[str]) -> None:
+def plain_config(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration of plain values, nested as it came: what can be written as JSON.
+
+    None, lists and tuples of plain values stay. Anything else becomes text, with a warning that says
+    which names.
+    """
+    changed: list[str] = []
+    plain: dict[str, Any] = _nested(values, "", changed)
+    _warn_of_text(changed, "plain values")
+    return plain
+
+
+def _leaves(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
-        name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            _flatten(value, f"{name}/", flat, changed)
-        elif isinstance(value, bool | int | float | str):
-            flat[name] = value
-        elif isinstance(value, torch.Tensor) and value.numel() == 1:
-            flat[name] = value.item()
+            yield from _leaves(value, f"{prefix}{key}/")
         else:
-            flat[name] = str(value)
-            changed.append(name)
+            yield f"{prefix}{key}", value
+
+
+def _nested(value: Any, name: str, changed: list[str]) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _nested(v, f"{name}/{k}" if name else str(k), changed) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_nested(item, name, changed) for item in value]
+    return None if value is None else _plain(value, name, changed)
+
+
+def _plain(value: Any, name: str, changed: list[str]) -> int | float | str | bool:
+    number = plain_number(value)
+    if isinstance(number, bool | int | float | str):
+        return number
+    if name not in changed:
+        changed.append(name)
+    return str(value)
+
+
+def _warn_of_text(names: list[str], taken: str) -> None:
+    if names:
+        warnings.warn(
+            f"these hyper-parameters are noted as text, because the tracker takes {taken}: "
+            f"{', '.join(names)}",
+            stacklevel=4,
+        )
 
 
 def plain_number(value: Any) -> Any:

@@ -76,7 +76,10 @@ def _check(name: str, logging_dir: str | os.PathLike[str] | None) -> None:
         raise ValueError(f"tracker {name!r} is not known; choose among {', '.join(TRACKERS)}, or 'all'")
     kind, package = TRACKERS[name]
     if package is not None and find_spec(package) is None:
-        raise ValueError(f"tracker {name!r} needs the package {package}, which isn't installed")
+        raise ValueError(
+            f"tracker {name!r} needs the package {package}, which isn't installed: "
+            f"pip install {package.replace('_', '-')}"
+        )
     if kind.requires_logging_directory and logging_dir is None:
         raise ValueError(
             f"tracker {name!r} writes files: pass project_dir=... (or a logging_dir in project_config)"

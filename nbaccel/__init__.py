@@ -20,6 +20,7 @@ _EXPORTS: dict[str, str] = {
     "debug_launcher": "nbaccel.launch.launcher",
     "last_failure": "nbaccel.launch.postmortem",
     "session": "nbaccel.launch.current",
+    "configure": "nbaccel.widgets.form",
     "LaunchSpec": "nbaccel.config",
     "AutocastKwargs": "nbaccel.runtime.plugins",
     "DDPCommunicationHookType": "nbaccel.runtime.choices",
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from nbaccel.runtime.plugins import ProjectConfiguration as ProjectConfiguration
     from nbaccel.state import PartialState as PartialState
     from nbaccel.state import reset as reset
+    from nbaccel.widgets.form import configure as configure
 
 __all__ = ["__version__", *_EXPORTS]
 

@@ -24,6 +24,6 @@ CHOICE_TEXTS: Mapping[str, Mapping[str, str]] = {
 
 
 def explained(name: str, choice: str) -> str:
-    """``bf16: bfloat16, for newer GPUs, CPUs and TPUs``; the choice alone where nothing more is to be said."""
+    """``none: nothing``, e.g.; the choice alone where no more is to be said."""
     text = CHOICE_TEXTS.get(name, {}).get(choice)
     return f"{choice}: {text}" if text else choice

@@ -99,12 +99,13 @@ def settings_of(
     return settings
 
 
-def spec_of(settings: Resolved, env: Mapping[str, str] | None = None) -> LaunchSpec:
+def spec_of(settings: Resolved, env: Mapping[str, str] | None = None, *, warns: bool = True) -> LaunchSpec:
     """What will run: the settings, and the machine where they leave things open.
 
     Args:
         settings: of the launch.
         env: what the workers' environment has besides this process's; it may hide devices.
+        warns: say it when there is an accelerator that can't be used.
 
     Raises:
         ValueError: more processes than accelerators, or a device that isn't there.
@@ -113,7 +114,11 @@ def spec_of(settings: Resolved, env: Mapping[str, str] | None = None) -> LaunchS
     environ = {**os.environ, **(env or {})}
     count = settings["num_processes"]
     try:
-        found, chosen = (_CPU, ()) if settings["cpu"] else _accelerators(settings["devices"], count, environ)
+        found, chosen = (
+            (_CPU, ())
+            if settings["cpu"]
+            else _accelerators(settings["devices"], count, environ, warns=warns)
+        )
     except ValueError as error:
         raise ValueError(f"{error}{_places(settings, 'num_processes', 'devices')}") from None
     _check_node(settings["node_rank"], settings["num_nodes"])
@@ -151,7 +156,7 @@ def describe(spec: LaunchSpec) -> str:
 
 
 def _accelerators(
-    asked: tuple[int, ...] | str | None, count: int | None, environ: Mapping[str, str]
+    asked: tuple[int, ...] | str | None, count: int | None, environ: Mapping[str, str], *, warns: bool
 ) -> tuple[Accelerators, tuple[int, ...]]:
     """What is here, and one device a process; none of them on the CPU."""
     found = devices.visible_accelerators(environ)
@@ -161,7 +166,7 @@ def _accelerators(
                 f"devices={_shown(asked)}, but no accelerator is visible: {found.reason}; "
                 "leave devices out to run on the CPU"
             )
-        if found.is_broken:
+        if found.is_broken and warns:
             notices.warn(f"the accelerator here can't be used: {found.reason}")
         return found, ()
     chosen = devices.choose(asked, count, found, lambda: devices.usage(environ))

@@ -86,7 +86,7 @@ def _stop(_magics: AccelerateMagics, _rest: Sequence[str]) -> None:
 
 
 def _config(_magics: AccelerateMagics, _rest: Sequence[str]) -> Any:
-    return _part("nbaccel.widgets", "the form").configure()
+    return _part("nbaccel.widgets.form", "the form").configure()
 
 
 def _env(_magics: AccelerateMagics, rest: Sequence[str]) -> None:

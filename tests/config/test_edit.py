@@ -47,7 +47,8 @@ def test_comments_order_and_strange_keys_stay() -> None:
 def test_a_key_goes_with_its_line() -> None:
     text = edited(WRITTEN, {"num_processes": None, "devices": None, "timeout": None})
     assert text == (
-        "# our machine\nversion: 1\ncolour: blue\n\n# which ones\n# precision comes last\nmixed_precision: 'no'\n"
+        "# our machine\nversion: 1\ncolour: blue\n\n# which ones\n"
+        "# precision comes last\nmixed_precision: 'no'\n"
     )
 
 

@@ -30,6 +30,8 @@ class Gpu:
     mig: bool | None = False
     """None: a GPU that can't be split, which answers with an error."""
     fails: bool = False
+    capability: tuple[int, int] | None = None
+    """None: a driver that can't tell."""
 
 
 class FakeNvml:
@@ -83,6 +85,11 @@ class FakeNvml:
         if gpu.mig is None:
             raise self.NVMLError("Not Supported")
         return [int(gpu.mig), int(gpu.mig)]
+
+    def nvmlDeviceGetCudaComputeCapability(self, gpu: Gpu) -> list[int]:
+        if gpu.capability is None:
+            raise self.NVMLError("Not Supported")
+        return list(gpu.capability)
 
     def nvmlDeviceGetMemoryInfo(self, gpu: Gpu) -> Any:
         assert self.open

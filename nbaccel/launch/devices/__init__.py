@@ -5,7 +5,13 @@ No module here ever opens a device in the process that asks.
 
 from __future__ import annotations
 
-from nbaccel.launch.devices.discovery import platform_name, usage, visible_accelerators, worker_environ
+from nbaccel.launch.devices.discovery import (
+    platform_name,
+    usage,
+    usage_at_once,
+    visible_accelerators,
+    worker_environ,
+)
 from nbaccel.launch.devices.model import Accelerators, Unit, Usage
 from nbaccel.launch.devices.selection import IDLE, IDLE_SHARE, choose
 
@@ -18,6 +24,7 @@ __all__ = [
     "choose",
     "platform_name",
     "usage",
+    "usage_at_once",
     "visible_accelerators",
     "worker_environ",
 ]

@@ -56,20 +56,31 @@ class Discovery:
             RuntimeError: torch was asked and did not answer.
         """
         found = self.look(environ)
-        if found.platform == "cuda" and all(unit.uuid for unit in found.units):
-            library = self._machine.nvml()
-            if library is not None:
-                try:
-                    with Nvml(library) as nvml:
-                        return tuple(nvml.usage(unit.uuid) for unit in found.units)
-                except NvmlError:
-                    library = None  # torch can tell the memory at least
+        told = self.usage_at_once(environ)
+        if told is not None:
+            return told
         if found.count == 0 or found.device_type in ("mps", "xla", "tpu"):
             # An Apple GPU's memory is the machine's; a TPU tells nothing before it is opened.
             return (None,) * found.count
         answer = self._machine.ask_torch(found.device_type, environ, want_memory=True)
-        told = dict(zip((unit.index for unit in answer.units), answer.usage, strict=True))
-        return tuple(told.get(unit.index) for unit in found.units)
+        by_index = dict(zip((unit.index for unit in answer.units), answer.usage, strict=True))
+        return tuple(by_index.get(unit.index) for unit in found.units)
+
+    def usage_at_once(self, environ: Mapping[str, str]) -> tuple[Usage | None, ...] | None:
+        """As :meth:`usage`, in milliseconds; None where only torch could tell, in a process of its own.
+
+        Raises:
+            RuntimeError: torch was asked what there is and did not answer.
+        """
+        found = self.look(environ)
+        library = self._machine.nvml()
+        if library is None or found.platform != "cuda" or not all(unit.uuid for unit in found.units):
+            return None
+        try:
+            with Nvml(library) as nvml:
+                return tuple(nvml.usage(unit.uuid) for unit in found.units)
+        except NvmlError:
+            return None
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -105,7 +116,10 @@ class Discovery:
         indices = visibility.visible_indices(entries, [gpu.uuid for gpu in gpus])
         if not indices:
             return none_found(f"{visibility.CUDA}={text!r} names none of the {len(gpus)} GPUs that are here")
-        units = (Unit(number, gpus[at].name, gpus[at].uuid) for number, at in enumerate(indices))
+        units = (
+            Unit(number, gpus[at].name, gpus[at].uuid, gpus[at].capability)
+            for number, at in enumerate(indices)
+        )
         return Accelerators("cuda", "cuda", tuple(units))
 
     def _ask_nvml(self) -> tuple[tuple[PhysicalGpu, ...], int]:
@@ -162,6 +176,11 @@ def usage(environ: Mapping[str, str] | None = None) -> tuple[Usage | None, ...]:
         RuntimeError: torch was asked in a process of its own and did not answer.
     """
     return _discovery.usage(os.environ if environ is None else environ)
+
+
+def usage_at_once(environ: Mapping[str, str] | None = None) -> tuple[Usage | None, ...] | None:
+    """As :func:`usage`, for whoever looks again and again: None where it would take seconds."""
+    return _discovery.usage_at_once(os.environ if environ is None else environ)
 
 
 def worker_environ(

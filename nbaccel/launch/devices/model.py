@@ -18,6 +18,9 @@ class Unit:
     uuid: str = ""
     """The driver's identifier of it; empty where there is none."""
 
+    capability: tuple[int, int] | None = None
+    """NVIDIA's compute capability, e.g. (8, 0); None where it isn't known, or isn't NVIDIA's."""
+
 
 @dataclass(frozen=True)
 class Usage:

@@ -28,6 +28,9 @@ class PhysicalGpu:
     is_split: bool
     """In MIG mode: CUDA sees parts of it."""
 
+    capability: tuple[int, int] | None = None
+    """Its compute capability; None where the library can't tell."""
+
 
 class Nvml:
     """The library between its start and its end: a context manager.
@@ -61,7 +64,15 @@ class Nvml:
             uuid=_text(self._call(self._library.nvmlDeviceGetUUID, handle)),
             name=_text(self._call(self._library.nvmlDeviceGetName, handle)),
             is_split=self._is_split(handle),
+            capability=self._capability(handle),
         )
+
+    def _capability(self, handle: object) -> tuple[int, int] | None:
+        try:
+            major, minor = self._library.nvmlDeviceGetCudaComputeCapability(handle)
+        except self._library.NVMLError:
+            return None
+        return int(major), int(minor)
 
     def _is_split(self, handle: object) -> bool:
         try:

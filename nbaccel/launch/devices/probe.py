@@ -25,15 +25,17 @@ with warnings.catch_warnings(record=True) as caught:
     units = []
     if device_type == "mps":
         if torch.backends.mps.is_available():
-            units.append({"name": "Apple GPU", "uuid": "", "memory": None})
+            units.append({"name": "Apple GPU", "uuid": "", "memory": None, "capability": None})
     else:
         module = torch.get_device_module(device_type)
+        is_nvidia = device_type == "cuda" and torch.version.hip is None
         for index in range(module.device_count() if module.is_available() else 0):
             properties = module.get_device_properties(index)
             free_total = module.mem_get_info(index) if want_memory else None
             units.append({
                 "name": properties.name,
                 "uuid": str(getattr(properties, "uuid", "")),
+                "capability": [properties.major, properties.minor] if is_nvidia else None,
                 "memory": free_total and [free_total[1] - free_total[0], free_total[1]],
             })
 print(json.dumps({"units": units, "complaint": str(caught[-1].message) if caught else ""}))
@@ -89,7 +91,14 @@ def ask_torch(device_type: str, environ: Mapping[str, str], *, want_memory: bool
     told = json.loads(done.stdout.strip().splitlines()[-1])
     units = told["units"]
     return Answer(
-        tuple(Unit(index, unit["name"], unit["uuid"]) for index, unit in enumerate(units)),
+        tuple(
+            Unit(index, unit["name"], unit["uuid"], _pair(unit["capability"]))
+            for index, unit in enumerate(units)
+        ),
         tuple(Usage(*unit["memory"]) if unit["memory"] else None for unit in units),
         told["complaint"],
     )
+
+
+def _pair(numbers: list[int] | None) -> tuple[int, int] | None:
+    return None if numbers is None else (numbers[0], numbers[1])

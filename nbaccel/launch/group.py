@@ -82,9 +82,17 @@ class Member:
     """Its number from the start, by which its output is told; its rank may be another."""
     hosted: list[Member] = field(default_factory=list)
     """Further ranks, in threads of its process."""
+    host: Member | None = None
+    """The one in whose process it is a thread; None: it has its own."""
 
     def __post_init__(self) -> None:
         self.source = self.rank
+
+    @property
+    def process_ranks(self) -> list[int]:
+        """All ranks of its process; mostly itself alone."""
+        host = self.host or self
+        return [host.rank, *(member.rank for member in host.hosted)]
 
     @property
     def is_settled(self) -> bool:
@@ -166,7 +174,9 @@ class WorkerGroup:
             self._send(host, messages.Host(order), *fds)
             return Shared(host.process)
 
-        host.hosted.append(self._start_one(order.place.rank, hand_over))
+        member = self._start_one(order.place.rank, hand_over)
+        member.host = host
+        host.hosted.append(member)
 
     def _start_one(self, rank: int, start: _Start) -> Member:
         channel, theirs = _channel_pair(rank)

@@ -195,7 +195,7 @@ class Supervisor:
         others = [other.failure for other in troubled if other is not member and other.failure is not None]
         notes = failures.summarise(others)
         for other in troubled:
-            if other is not member and other.failure is None:
+            if other is not member and other.failure is None and not _died_together(other, member):
                 notes.append(f"rank {other.rank} also {_story_of(other)}")
         if stopped:
             notes.append(
@@ -216,7 +216,10 @@ class Supervisor:
             return failures.revive(member.failure, member.failure_payload)
         code = member.asked_exit if member.asked_exit is not None else member.exitcode
         tail = self._router.stderr_tail(member.rank).rstrip()
-        text = f"rank {member.rank} {_story_of(member)}"
+        who = f"rank {member.rank}"
+        if len(member.process_ranks) > 1 and member.asked_exit is None:
+            who = f"the process of {failures.describe_ranks(member.process_ranks)}"
+        text = f"{who} {_story_of(member)}"
         if tail:
             text += f"\nlast lines of its stderr:\n{tail}"
         return WorkerDied(
@@ -279,6 +282,11 @@ class Supervisor:
 def _precedence(member: Member) -> tuple[bool, float]:
     consequence = member.failure is not None and member.failure.consequence
     return consequence, member.trouble_at
+
+
+def _died_together(one: Member, other: Member) -> bool:
+    """Whether the end of both is one story: that of the process that they share."""
+    return other.failure is None and one.asked_exit is None and other.rank in one.process_ranks
 
 
 def _story_of(member: Member) -> str:

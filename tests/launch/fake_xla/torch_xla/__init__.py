@@ -1,0 +1,53 @@
+"""Stands in for torch_xla where its place in a launch is tested: devices without computing on them.
+
+As the real one: importing it starts nothing, a device is a thread's own, and what started its runtime says
+so.
+``FAKE_XLA_ORDINALS=2,0,3,1`` numbers the devices of all processes; ``FAKE_XLA_FAULT`` is raised at the start.
+"""
+
+import os
+import threading
+from types import SimpleNamespace
+
+started = False
+calls: list[str] = []
+"""Functions that were called in this process, but for the question whether the runtime runs."""
+_thread = threading.local()
+
+
+def device() -> str:
+    calls.append("device")
+    start()
+    return getattr(_thread, "device", local_devices()[0])
+
+
+def start() -> None:
+    global started
+    if fault := os.environ.get("FAKE_XLA_FAULT"):
+        raise RuntimeError(fault)
+    started = True
+
+
+def local_devices() -> list[str]:
+    """Names that torch takes, so that a backward pass runs: ``cpu:0``."""
+    if os.environ["PJRT_DEVICE"] == "CPU":
+        return [f"cpu:{number}" for number in range(int(os.environ["CPU_NUM_DEVICES"]))]
+    return [f"cpu:{number}" for number in range(int(os.environ.get("FAKE_XLA_CORES", "1")))]
+
+
+def ordinal() -> int:
+    index = local_devices().index(device())
+    process = int(os.environ.get("CLOUD_TPU_TASK_ID", "0"))
+    position = process * len(local_devices()) + index
+    numbers = os.environ.get("FAKE_XLA_ORDINALS")
+    return int(numbers.split(",")[position]) if numbers else position
+
+
+def _set_default_device(name: str) -> None:
+    calls.append("_xla_set_default_device")
+    _thread.device = name
+
+
+_XLAC = SimpleNamespace(
+    _xla_runtime_is_initialized=lambda: started, _xla_set_default_device=_set_default_device
+)

@@ -1,0 +1,8 @@
+"""Of the stand-in: who am I."""
+
+import torch_xla
+
+
+def global_ordinal() -> int:
+    torch_xla.calls.append("global_ordinal")
+    return torch_xla.ordinal()

@@ -72,14 +72,18 @@ class RoundReader:
         wanted = 1 if self.split else self.world
         while read := list(itertools.islice(self.batches, wanted)):
             if self.start is None:
-                self.start = read[0]
-                self.by_sample = self.size is not None and is_sample_list(read[0], self.size)
-                self.size = self._length(read[0])
+                self.learn(read[0])
             short = self.size is not None and any(self._length(batch) != self.size for batch in read)
             if len(read) == wanted and not short and not self.split:
                 yield Round(read)
             elif self.split or not self.drop_last or (len(read) == wanted and not short):
                 yield self._cut(read)
+
+    def learn(self, first: Any) -> None:
+        """Take the make of the batches from the ``first`` one of a pass, and filling too."""
+        self.start = first
+        self.by_sample = self.size is not None and is_sample_list(first, self.size)
+        self.size = self._length(first)
 
     def _length(self, batch: Any) -> int | None:
         return len(batch) if self.by_sample else batch_length(batch)

@@ -14,6 +14,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from nbaccel.runtime.data.batch_shard import UNBOUNDED
+from nbaccel.runtime.data.stateful import ResumableGroups
 
 
 class IterableDatasetShard(IterableDataset[Any]):
@@ -58,6 +59,10 @@ class IterableDatasetShard(IterableDataset[Any]):
         self.split_batches = split_batches
         self.even_batches = even_batches
 
+    def groups(self, size: int) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Each group of up to ``size`` samples, with the first one of the pass."""
+        return _groups(self.dataset, size)
+
     @property
     def piece(self) -> int:
         """Samples of a group that this rank keeps."""
@@ -80,10 +85,7 @@ class IterableDatasetShard(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         piece, world = self.piece, self.num_processes
         own = slice(self.process_index * piece, (self.process_index + 1) * piece)
-        stream = iter(self.dataset)
-        start: list[Any] | None = None
-        while group := list(itertools.islice(stream, piece * world)):
-            start = start or group
+        for group, start in self.groups(piece * world):
             if len(group) == piece * world:
                 yield from group[own]
                 continue
@@ -96,6 +98,14 @@ class IterableDatasetShard(IterableDataset[Any]):
             for sample in group[own]:
                 yield Marked(sample, counts) if self.marks and self.even_batches else sample
             return
+
+
+def _groups(dataset: Any, size: int) -> Iterator[tuple[list[Any], list[Any]]]:
+    stream = iter(dataset)
+    start: list[Any] = []
+    while group := list(itertools.islice(stream, size)):
+        start = start or group
+        yield group, start
 
 
 class MarkedShard(IterableDatasetShard):
@@ -119,6 +129,10 @@ class BatchedShard(IterableDataset[Any]):
         self.drop_last = drop_last
         self.even_batches = even_batches
 
+    def groups(self, size: int) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Each group of up to ``size`` samples, with the first one of the pass."""
+        return _groups(self.dataset, size)
+
     def set_epoch(self, epoch: int) -> None:
         """Passed on to the data set, where it has such a method."""
         if hasattr(self.dataset, "set_epoch"):
@@ -132,10 +146,7 @@ class BatchedShard(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         world, rank = self.num_processes, self.process_index
-        stream = iter(self.dataset)
-        start: list[Any] = []
-        while group := list(itertools.islice(stream, world)):
-            start = start or group
+        for group, start in self.groups(world):
             if len(group) == world:
                 yield group[rank]
             elif not self.drop_last:
@@ -145,6 +156,14 @@ class BatchedShard(IterableDataset[Any]):
                     yield Marked(whole[rank], counts)
                 elif rank < len(group):
                     yield group[rank]
+
+
+class ResumableMarkedShard(ResumableGroups, MarkedShard):
+    """For a loader that keeps the place of its data set."""
+
+
+class ResumableBatchedShard(ResumableGroups, BatchedShard):
+    """For a loader that keeps the place of its data set."""
 
 
 class Marked:

@@ -35,23 +35,41 @@ class EpochOrder:
         """Whether the user picks epochs by set_epoch."""
         self.seed: int | None = None
         """Seed of the epochs that the user picks; agreed on when first needed."""
+        self._began: torch.Tensor | None = None
+        """State of the sampler's own generator at the start of the running pass."""
 
     def choose_epoch(self) -> None:
         """From now on, the order is a function of seed and epoch."""
         self.chosen = True
 
-    def state_dict(self) -> dict[str, Any]:
-        """What the order of an epoch depends on besides its number."""
+    def state_dict(self, *, running: bool = False) -> dict[str, Any]:
+        """What the order of a pass depends on besides the number of its epoch.
+
+        Args:
+            running: the state is of the pass that is running, rather than of the next one.
+        """
         seed = self.seed
         if seed is None and isinstance(self.sampler, SeedableRandomSampler):
             seed = self.sampler.initial_seed
-        return {"seed": seed, "chosen": self.chosen}
+        generator = self._own_generator
+        drawn_from = None if generator is None else self._began if running else generator.get_state()
+        return {"seed": seed, "chosen": self.chosen, "generator": drawn_from}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put back what :meth:`state_dict` returned."""
         self.chosen, self.seed = state["chosen"], state["seed"]
         if self.seed is not None and isinstance(self.sampler, SeedableRandomSampler):
             self.sampler.initial_seed = self.seed
+        generator, drawn_from = self._own_generator, state.get("generator")
+        if generator is not None and drawn_from is not None:
+            generator.set_state(drawn_from)
+
+    @property
+    def _own_generator(self) -> torch.Generator | None:
+        """The generator that the sampler came with and draws from; None when it has none of its own."""
+        if hasattr(self.sampler, "set_epoch") or not isinstance(self.given, torch.Generator):
+            return None
+        return self.given
 
     def begin(self, epoch: int) -> None:
         """Called by all ranks before a pass."""
@@ -64,6 +82,7 @@ class EpochOrder:
             self._lend_generator(epoch)
         elif isinstance(self.given, torch.Generator):
             self._align_generator(self.given, epoch)
+            self._began = self.given.get_state()
 
     def _lend_generator(self, epoch: int) -> None:
         if self.chosen:

@@ -7,6 +7,7 @@ may be made anywhere, any number of times: alone it is a valid runtime of one pr
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 from torch.amp import GradScaler
@@ -14,6 +15,7 @@ from torch.amp import GradScaler
 from nbaccel.config import UnsaidInt, ambient, said
 from nbaccel.runtime.accumulation import GradientState, GradientWatch
 from nbaccel.runtime.checkpoints.hooks import Hooks
+from nbaccel.runtime.facets.arguments import written_elsewhere
 from nbaccel.runtime.facets.checkpoints import CheckpointFacet
 from nbaccel.runtime.facets.communication import CommunicationFacet
 from nbaccel.runtime.facets.preparation import PreparationFacet
@@ -38,6 +40,7 @@ from nbaccel.runtime.precision_fp8 import AORecipeKwargs
 from nbaccel.runtime.runtime import bring_up, note_precision
 from nbaccel.runtime.strategies import DdpStrategy, SingleStrategy, Strategy
 from nbaccel.runtime.tracking.choice import choose_trackers
+from nbaccel.spelling import known_arguments
 
 SCHEDULER_RULES = ("optimizer", "processes")
 
@@ -57,7 +60,8 @@ class Accelerator(
         device_placement: move prepared objects to the device.
         split_batches: the loaders' batch size is that of all processes together.
         mixed_precision: ``no``, ``fp16``, ``bf16`` or ``fp8``. By default that of the launch, else of the
-            environment (``NBACCEL_MIXED_PRECISION``), else ``no``.
+            environment (``NBACCEL_MIXED_PRECISION``), else ``no``. What is written here wins over both, and
+            a warning says so when a launch asked for another one.
         gradient_accumulation_steps: micro-batches in a window of accumulation. When it isn't written, that
             of the launch, else of the environment (``NBACCEL_GRADIENT_ACCUMULATION_STEPS``), else 1.
         cpu: compute on the CPU even where there is an accelerator.
@@ -96,6 +100,7 @@ class Accelerator(
         further = {name: value for name, value in vars(self).items() if name not in self._own_names}
         return _made_anew, (type(self), self._made_with), further or None
 
+    @known_arguments(written_elsewhere())
     def __init__(
         self,
         device_placement: bool = True,
@@ -137,7 +142,7 @@ class Accelerator(
         self.rng_types = rng_types
         self._handlers = handlers = _by_class(kwargs_handlers or [])
         self._dynamo = _compiler(dynamo_backend, dynamo_plugin)
-        self._trigger = False
+        self._trigger = self._replicas_known = False
         self.device_placement = device_placement
         self.step_scheduler_with_optimizer = step_scheduler_with_optimizer
         self.dataloader_config = dataloader_config or DataLoaderConfiguration()
@@ -158,6 +163,8 @@ class Accelerator(
             fp8=handlers.get(AORecipeKwargs),
         )
         note_precision(self._precision.name)
+        if self.is_main_process:
+            _tell_of_contradiction(self._precision.name, ambient("mixed_precision"))
         self._loss_scaler = _loss_scaler(self._precision, handlers.get(GradScalerKwargs))
         self._strategy = self._choose_strategy(handlers.get(DistributedDataParallelKwargs))
         self.gradient_state = GradientState.of_accelerator(
@@ -230,6 +237,16 @@ def _wanted_precision(explicit: object, *, fp16: bool, bf16: bool) -> object:
     if said:
         return said[0]
     return ambient("mixed_precision")
+
+
+def _tell_of_contradiction(used: str, launched: Any) -> None:
+    if launched in (None, "no", used):
+        return
+    warnings.warn(
+        f"Accelerator(mixed_precision={used!r}) is used, though the launch said {launched!r}; say it in one "
+        "place",
+        stacklevel=4,
+    )
 
 
 def _accumulation(plugin: GradientAccumulationPlugin | None, steps: int) -> GradientAccumulationPlugin:

@@ -57,10 +57,14 @@ def known_arguments(elsewhere: Mapping[str, str] | None = None) -> Callable[[Cal
     return decorate
 
 
-def known_fields(kind: C) -> C:
+def known_fields(**elsewhere: str) -> Callable[[C], C]:
     """Decorate a dataclass so that a field that it hasn't is answered as :func:`known_arguments` does."""
-    kind.__init__ = known_arguments()(kind.__init__)  # type: ignore[misc]
-    return kind
+
+    def decorate(kind: C) -> C:
+        kind.__init__ = known_arguments(elsewhere)(kind.__init__)  # type: ignore[misc]
+        return kind
+
+    return decorate
 
 
 def _instead(wrong: str, names: list[str]) -> str:

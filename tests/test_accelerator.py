@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import inspect
 import io
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +15,16 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from nbaccel.accelerator import Accelerator
-from nbaccel.runtime.plugins import GradScalerKwargs
+from nbaccel.launchers import debug_launcher, notebook_launcher
+from nbaccel.magics.options import OptionError, parse_line
+from nbaccel.runtime import plugins
+from nbaccel.runtime.plugins import (
+    DataLoaderConfiguration,
+    GradientAccumulationPlugin,
+    GradScalerKwargs,
+    ProjectConfiguration,
+    TorchDynamoPlugin,
+)
 from tests.runtime.ranks import run_ranks
 
 pytestmark = pytest.mark.usefixtures("rank_server")
@@ -114,7 +126,8 @@ def test_precision_comes_from_the_launch_unless_said(monkeypatch: pytest.MonkeyP
     config.set_active_spec(config.LaunchSpec(mixed_precision="bf16"))
     try:
         assert Accelerator().mixed_precision == "bf16"
-        assert Accelerator(mixed_precision="no").mixed_precision == "no"
+        with pytest.warns(UserWarning, match="'no'\\) is used, though the launch said 'bf16'"):
+            assert Accelerator(mixed_precision="no").mixed_precision == "no"
     finally:
         config.set_active_spec(None)
     monkeypatch.setenv("NBACCEL_MIXED_PRECISION", "fp16")
@@ -166,3 +179,55 @@ def test_B115_accumulation_is_configured_only_where_the_script_says_nothing(
     assert Accelerator(cpu=True).gradient_accumulation_steps == 4
     assert Accelerator(cpu=True, gradient_accumulation_steps=1).gradient_accumulation_steps == 1
     assert Accelerator(cpu=True, gradient_accumulation_steps=2).gradient_accumulation_steps == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "argument", "remedy"),
+    [
+        (Accelerator, "even_batches", r"write dataloader_config=DataLoaderConfiguration(even_batches=...)"),
+        (Accelerator, "dispatch_batches", "DataLoaderConfiguration(dispatch_batches=...)"),
+        (Accelerator, "use_seedable_sampler", "DataLoaderConfiguration(use_seedable_sampler=...)"),
+        (Accelerator, "logging_dir", "write project_config=ProjectConfiguration(logging_dir=...)"),
+        (Accelerator, "find_unused_parameters", "=[DistributedDataParallelKwargs(find_unused_parameters="),
+        (Accelerator, "mixed_precison", "did you mean 'mixed_precision'?"),
+        (Accelerator, "gradient_accumulation_step", "did you mean 'gradient_accumulation_steps'?"),
+        (notebook_launcher, "num_process", "did you mean 'num_processes'?"),
+        (notebook_launcher, "nprocs", "write num_processes=..."),
+        (debug_launcher, "num_proceses", "did you mean 'num_processes'?"),
+        (DataLoaderConfiguration, "even_batch", "did you mean 'even_batches'?"),
+        (GradientAccumulationPlugin, "n_steps", "did you mean 'num_steps'?"),
+        (TorchDynamoPlugin, "use_regional_compilation", "torch.compile before prepare"),
+        (ProjectConfiguration, "projectdir", "did you mean 'project_dir'?"),
+    ],
+)
+def test_an_argument_that_is_not_there_is_answered_with_what_to_write(
+    make: Any, argument: str, remedy: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        make(**{argument: 1})
+    assert str(caught.value).startswith(f"{make.__name__}() has no argument {argument!r}; ")
+    assert remedy in str(caught.value)
+
+
+def test_every_option_object_knows_its_misspelt_fields_and_keeps_its_signature() -> None:
+    kinds = [kind for kind in vars(plugins).values() if dataclasses.is_dataclass(kind)]
+    assert len(kinds) >= 9
+    for kind in kinds:
+        first = dataclasses.fields(kind)[0].name  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=f"did you mean '{first}'"):
+            kind(**{f"{first}x": 1})
+        assert list(inspect.signature(kind).parameters) == [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    assert "mixed_precision" in inspect.signature(Accelerator).parameters
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("float16", "fp16"), ("half", "fp16"), ("bfloat16", "bf16"), ("fp32", "no")]
+)
+def test_a_precision_by_another_name_is_answered_with_ours(word: str, meant: str) -> None:
+    wanted = f"is called '{meant}' here; choose one of no, fp16, bf16, fp8"
+    with pytest.raises(ValueError, match=f"mixed_precision='{word}' {wanted}"):
+        Accelerator(cpu=True, mixed_precision=word)
+    with pytest.raises(ValueError, match=wanted):
+        notebook_launcher(print, num_processes=1, mixed_precision=word)
+    with pytest.raises(OptionError, match=f"--mixed-precision {word}: called '{meant}' here"):
+        parse_line(f"--cpu --mixed-precision {word}")

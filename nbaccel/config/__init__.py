@@ -35,6 +35,7 @@ from nbaccel.config.spec import (
     active_spec,
     check_mixed_precision,
     set_active_spec,
+    unknown_precision,
 )
 from nbaccel.config.unsaid import UnsaidInt, UnsaidText, said
 
@@ -62,4 +63,5 @@ __all__ = [
     "set_active_spec",
     "set_session_values",
     "setting",
+    "unknown_precision",
 ]

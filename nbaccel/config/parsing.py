@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 
-from nbaccel.config.spec import PRECISIONS, check_mixed_precision
+from nbaccel.config.spec import check_mixed_precision, unknown_precision
 
 Parser = Callable[[object], object]
 
@@ -74,7 +74,7 @@ def precision(value: object) -> str:
     try:
         return check_mixed_precision(value.strip() if isinstance(value, str) else value)
     except ValueError:
-        raise BadValue(f"is not known; choose one of {', '.join(PRECISIONS)}") from None
+        raise BadValue(unknown_precision(value)) from None
 
 
 def devices(value: object) -> tuple[int, ...] | str | None:

@@ -86,8 +86,24 @@ def check_mixed_precision(value: object) -> str:
     if text == "off":
         return "no"
     if text not in PRECISIONS:
-        raise ValueError(f"mixed_precision={value!r} is not known; choose one of {', '.join(PRECISIONS)}")
+        raise ValueError(f"mixed_precision={value!r} {unknown_precision(value)}")
     return text
+
+
+_OTHER_WORDS = {
+    "float16": "fp16", "half": "fp16", "16-mixed": "fp16", "f16": "fp16",
+    "bfloat16": "bf16", "bfloat": "bf16", "bf16-mixed": "bf16", "brain": "bf16",
+    "float32": "no", "fp32": "no", "float": "no", "full": "no", "none": "no", "f32": "no",
+    "float8": "fp8", "float8_e4m3fn": "fp8",
+}  # fmt: skip
+
+
+def unknown_precision(value: object) -> str:
+    """Why ``value`` is no precision, and what to write; the text continues ``mixed_precision=value``."""
+    word = str(value).strip().lower().removeprefix("torch.")
+    meant = _OTHER_WORDS.get(word)
+    choices = f"choose one of {', '.join(PRECISIONS)}"
+    return f"is not known; {choices}" if meant is None else f"is called {meant!r} here; {choices}"
 
 
 _active: LaunchSpec | None = None

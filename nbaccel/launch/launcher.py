@@ -21,8 +21,21 @@ from nbaccel.launch.rendezvous import open_rendezvous
 from nbaccel.launch.resolve import describe, settings_of, spec_of
 from nbaccel.launch.setups import setup_maker
 from nbaccel.launch.supervision import Interrupts, Supervisor, import_torch
+from nbaccel.spelling import known_arguments
+
+ELSEWHERE = {
+    "nprocs": "write num_processes=...",
+    "num_gpus": "write num_processes=...",
+    "gpus": "write num_processes=..., or devices=[...] for certain ones",
+    "gpu_ids": "write devices=[...]",
+    "fp16": "write mixed_precision='fp16'",
+    "bf16": "write mixed_precision='bf16'",
+    "backend": "write Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend=...)]) in the function",
+}
+"""Arguments as other launchers call them, and what to write here."""
 
 
+@known_arguments(ELSEWHERE)
 def notebook_launcher(
     function: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -153,6 +166,7 @@ def notebook_launcher(
         raise
 
 
+@known_arguments(ELSEWHERE)
 def debug_launcher(function: Callable[..., Any], args: Sequence[Any] = (), num_processes: int = 2) -> Any:
     """:func:`notebook_launcher` on the CPU, for trying things out.
 

@@ -29,12 +29,13 @@ def get_name(name: str) -> Any:
 
 
 def unwrapped(value: Any) -> Any:
-    """A prepared model, optimizer or scheduler as it was; anything else as it is."""
+    """A prepared model, optimizer, scheduler or loader as it was; anything else as it is."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
         from nbaccel.runtime.modules import extract_model_from_parallel
 
         return extract_model_from_parallel(value, keep_fp32_wrapper=False)
+    from nbaccel.runtime.data.loader import PreparedLoader
     from nbaccel.runtime.optimizer import AcceleratedOptimizer
     from nbaccel.runtime.scheduler import AcceleratedScheduler
 
@@ -42,4 +43,6 @@ def unwrapped(value: Any) -> Any:
         return value.optimizer
     if isinstance(value, AcceleratedScheduler):
         return value.scheduler
+    if isinstance(value, PreparedLoader):
+        return value.source
     return value

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nbaccel.config import OUTPUT_MODES, PRECISIONS, check_mixed_precision
+from nbaccel.config import OUTPUT_MODES, PRECISIONS, check_mixed_precision, unknown_precision
 
 
 class OptionError(ValueError):
@@ -59,7 +59,7 @@ def _precision(name: str, text: str) -> str:
     try:
         return check_mixed_precision(text)
     except ValueError:
-        raise OptionError(f"{name} {text}: not known; choose one of {', '.join(PRECISIONS)}") from None
+        raise OptionError(f"{name} {text}: {unknown_precision(text).removeprefix('is ')}") from None
 
 
 def _mode(name: str, text: str) -> str:

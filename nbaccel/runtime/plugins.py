@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any
 
+from nbaccel.spelling import known_fields
+
 
 class KwargsHandler:
     """Base of the option classes."""
@@ -22,6 +24,7 @@ class KwargsHandler:
         return {key: value for key, value in self.to_dict().items() if value != default[key]}
 
 
+@known_fields()
 @dataclass
 class AutocastKwargs(KwargsHandler):
     """How autocast behaves in forward passes."""
@@ -33,6 +36,7 @@ class AutocastKwargs(KwargsHandler):
     """Whether lowered weights are kept within a forward; torch's default when None."""
 
 
+@known_fields()
 @dataclass
 class GradScalerKwargs(KwargsHandler):
     """How fp16 losses are scaled; see :class:`torch.amp.GradScaler`."""
@@ -44,6 +48,7 @@ class GradScalerKwargs(KwargsHandler):
     enabled: bool = True
 
 
+@known_fields()
 @dataclass
 class InitProcessGroupKwargs(KwargsHandler):
     """How the process group comes up."""
@@ -58,6 +63,7 @@ class InitProcessGroupKwargs(KwargsHandler):
     """Of each collective; 30 minutes by default."""
 
 
+@known_fields()
 @dataclass
 class GradientAccumulationPlugin(KwargsHandler):
     """How gradients are accumulated."""
@@ -81,6 +87,7 @@ class GradientAccumulationPlugin(KwargsHandler):
             raise ValueError(f"num_steps={self.num_steps} must be at least 1")
 
 
+@known_fields()
 @dataclass
 class DataLoaderConfiguration:
     """How prepared loaders share the data among the ranks."""
@@ -107,6 +114,7 @@ class DataLoaderConfiguration:
     """Load with torchdata's StatefulDataLoader."""
 
 
+@known_fields()
 @dataclass
 class ProjectConfiguration:
     """Where a run keeps its files."""
@@ -137,6 +145,7 @@ class ProjectConfiguration:
             self.logging_dir = project_dir
 
 
+@known_fields()
 @dataclass
 class DistributedDataParallelKwargs(KwargsHandler):
     """Options of DistributedDataParallel."""
@@ -178,6 +187,7 @@ def _value(choice: Any) -> str:
     return str(getattr(choice, "value", choice)).lower()
 
 
+@known_fields()
 @dataclass
 class ProfileKwargs(KwargsHandler):
     """What the profiler records; see :class:`torch.profiler.profile`."""
@@ -221,6 +231,9 @@ class ProfileKwargs(KwargsHandler):
         )
 
 
+@known_fields(
+    use_regional_compilation="compile the blocks with torch.compile before prepare, and leave it out"
+)
 @dataclass
 class TorchDynamoPlugin(KwargsHandler):
     """How prepared models are compiled; see :func:`torch.compile`."""

@@ -85,7 +85,23 @@ class PreparedLoader(DataLoader[Any]):
         """The loader whose passes these are: another one, when this one leaves out its first batches."""
         self.source: Any = base
         """The loader that was prepared; what a later ``prepare`` starts from."""
+        self.made_with: dict[str, Any] | None = None
+        """The options that it was prepared with; None for one that was made in another way."""
         self._loop: loops.Loop | None = None
+
+    def __copy__(self) -> Self:
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # A rank's part of the data is this world's. One that was prepared in a notebook and is used by a
+        # launched function shares the data among the workers, as if it had been prepared there.
+        if self.made_with is None:
+            return super().__reduce_ex__(protocol)
+        from nbaccel.runtime.data.prepare import prepared_here
+
+        return prepared_here, (self.source, self.made_with, self.iteration)
 
     def __getattr__(self, name: str) -> Any:
         if name == "base_dataloader" or name.startswith("__"):

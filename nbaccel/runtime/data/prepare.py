@@ -110,7 +110,7 @@ def prepare_data_loader(
     refuse_mesh(torch_device_mesh)
     if isinstance(dataloader, PreparedLoader):
         dataloader = dataloader.source
-    plain = dataloader
+    plain, asked_to_dispatch = dataloader, dispatch_batches
     if num_processes > 1 and not dispatch_batches and iterates_its_own_way(dataloader):
         _warn_of_lost_iteration(dataloader, num_processes)
     iterable = isinstance(dataloader.dataset, IterableDataset)
@@ -155,6 +155,34 @@ def prepare_data_loader(
         )
     prepared.source = plain
     prepared.resumes = use_stateful_dataloader
+    prepared.made_with = {
+        "split_batches": split_batches,
+        "put_on_device": put_on_device,
+        "dispatch_batches": asked_to_dispatch,
+        "even_batches": even_batches,
+        "slice_fn_for_dispatch": slice_fn_for_dispatch,
+        "use_seedable_sampler": use_seedable_sampler,
+        "data_seed": data_seed,
+        "non_blocking": non_blocking,
+        "use_stateful_dataloader": use_stateful_dataloader,
+    }
+    return prepared
+
+
+def prepared_here(plain: DataLoader[Any], options: dict[str, Any], iteration: int) -> PreparedLoader:
+    """``plain`` prepared for the world of this process; a loader that was prepared elsewhere arrives so."""
+    from nbaccel.runtime import runtime
+
+    now = runtime.current()
+    prepared = prepare_data_loader(
+        plain,
+        now.device,
+        now.environment.world_size,
+        now.environment.rank,
+        communicator=now.communicator,
+        **options,
+    )
+    prepared.iteration = iteration
     return prepared
 
 

@@ -31,6 +31,7 @@ class AcceleratorParts:
     _handlers: dict[type, Any]
     _dynamo: TorchDynamoPlugin
     _trigger: bool
+    _replicas_known: bool
     device_placement: bool
     step_scheduler_with_optimizer: bool
     dataloader_config: DataLoaderConfiguration

@@ -62,7 +62,7 @@ def command(script: str, script_args: tuple[str, ...], **given: Any) -> None:
     settings = resolve_flags(given)
     if not given["quiet"]:
         console.warn(settings.warnings)
-    from nbaccel.launch.resolve import spec_of
+    from nbaccel.launch.resolve import describe, spec_of
 
     with translated(ValueError, RuntimeError):
         spec = spec_of(settings)
@@ -70,6 +70,12 @@ def command(script: str, script_args: tuple[str, ...], **given: Any) -> None:
         raise Refused(
             f"--multi-gpu asks for at least two accelerators, and {len(spec.devices) or 'none'} would "
             "be used; leave the flag out"
+        )
+    if spec.device_type in ("xla", "tpu"):
+        # Each process is told something else before it starts, and its runtime is started for it.
+        raise Refused(
+            f"{describe(spec)}: a script starts its own workers there; call notebook_launcher(train) in it "
+            "and run it with python, or add --cpu"
         )
     sys.exit(_run(script, script_args, spec, settings, given))
 

@@ -25,6 +25,8 @@ Row = tuple[str, ...]
 _PACKAGES = (
     "torch",
     "torch_xla",
+    "torch_tpu",
+    "libtpu",
     "numpy",
     "cloudpickle",
     "ipython",
@@ -51,8 +53,9 @@ _VARIABLES = frozenset(
         "LOCAL_WORLD_SIZE",
         "MASTER_ADDR",
         "MASTER_PORT",
-        "PJRT_DEVICE",
-        "TPU_PROCESS_ADDRESSES",
+        "CPU_NUM_DEVICES",
+        "COLAB_TPU_ADDR",
+        "ISTPUVM",
         "PYTHONPATH",
         "TMPDIR",
     }
@@ -71,6 +74,11 @@ _PREFIXES = (
     "TORCHELASTIC_",
     "TORCH_",
     "ACCELERATE_",
+    "PJRT_",
+    "TPU_",
+    "CLOUD_TPU_",
+    "LIBTPU_",
+    "XLA_",
 )
 
 _HOSTS = {
@@ -206,6 +214,12 @@ def _devices() -> list[Row]:
         return [("unknown", str(error))]
     if found.count == 0:
         return [("cpu", f"no accelerator: {found.reason}")]
+    if found.type_name:
+        processes, threads = found.count // found.units_per_process, found.units_per_process
+        text = f"{found.count} core{'s' if found.count != 1 else ''}, {processes} process"
+        text += f"{'es' if processes != 1 else ''}{f' of {threads} threads' if threads > 1 else ''}"
+        driver = "torch_xla" if found.device_type == "xla" else "torch_tpu, with which nbaccel was never run"
+        return [(f"{found.platform} {found.type_name}", f"{text}, by {driver}; not opened")]
     rows: list[Row] = []
     for unit, used in zip(found.units, usage, strict=True):
         text = unit.name

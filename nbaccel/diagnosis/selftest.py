@@ -194,6 +194,8 @@ def _hello(facts: list[Any]) -> str:
 def _script(plan: Plan) -> str:
     """A script by ``nbaccel launch``, as a user would start it."""
     spec = plan.spec
+    if spec.device_type in ("xla", "tpu"):
+        return f"left out: on {spec.hardware} a script starts its own workers"
     command = [
         sys.executable,
         "-m",

@@ -108,6 +108,11 @@ def _story_of(error: BaseException) -> str:
     text = str(error).strip() or type(error).__name__
     if isinstance(error, ImportError):
         return f"torch_xla can't be imported in the worker: {text}"
+    if "device_ready_queues_" in text:
+        return (
+            "a .backward() ran in this kernel before it was forked, and autograd knows no XLA device in such "
+            "a fork; leave start_method out, and workers start clean"
+        )
     advice = ""
     if "already in use" in text or "/dev/accel" in text or "/dev/vfio" in text:
         advice = "; another process holds the chip: end it, e.g. another notebook that uses the TPU"

@@ -6,11 +6,12 @@ from nbaccel.runtime.devices.base import Device
 from nbaccel.runtime.devices.cpu import CpuDevice
 from nbaccel.runtime.devices.cuda import CudaDevice
 from nbaccel.runtime.devices.mps import MpsDevice
+from nbaccel.runtime.devices.tpu import TpuDevice
 from nbaccel.runtime.devices.xpu import XpuDevice
 
 # Order is the order of preference when nothing is said; the CPU comes last.
 DEVICES: dict[str, Device] = {
-    device.type: device for device in (CudaDevice(), XpuDevice(), MpsDevice(), CpuDevice())
+    device.type: device for device in (CudaDevice(), XpuDevice(), TpuDevice(), MpsDevice(), CpuDevice())
 }
 
 

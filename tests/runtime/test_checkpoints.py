@@ -60,7 +60,8 @@ def _run(
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     data = TensorDataset(torch.arange(24.0).unsqueeze(1))
-    loader = DataLoader(data, 4 if split else 2, shuffle=True)
+    own = torch.Generator().manual_seed(23) if mode == "generator" else None
+    loader = DataLoader(data, 4 if split else 2, shuffle=True, generator=own)
     model, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
     steps, first, skip = 0, 0, 0
     if resume:
@@ -88,7 +89,7 @@ def _run(
     return seen, weights.tolist()
 
 
-@pytest.mark.parametrize("mode", ["plain", "seedable", "stateful"])
+@pytest.mark.parametrize("mode", ["plain", "seedable", "stateful", "generator"])
 @pytest.mark.parametrize("stop_after", [3, 6, 8, 12])
 def test_an_interrupted_run_goes_on_batch_for_batch(tmp_path: Path, mode: str, stop_after: int) -> None:
     place = str(tmp_path / "run")

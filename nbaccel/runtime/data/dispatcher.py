@@ -14,6 +14,7 @@ from nbaccel.runtime.data.dispatch import Round, RoundReader
 from nbaccel.runtime.data.loader import PreparedLoader, refuse_mesh
 from nbaccel.runtime.data.order import EpochOrder
 from nbaccel.runtime.data.samplers import find_sampler
+from nbaccel.runtime.data.stateful import fits, keeps_its_place
 
 
 class DispatchError(RuntimeError):
@@ -116,20 +117,35 @@ class DataLoaderDispatcher(PreparedLoader):
         except TypeError:
             return None
 
+    _reads_from: dict[str, Any] | None = None
+    """Where rank 0 begins to read in the pass that is opened; None: at its start."""
+
+    def _go_to(self, place: dict[str, Any] | None) -> bool:
+        # Only rank 0 reads, and only when the first round is asked for.
+        self._reads_from = None
+        if self.communicator.rank == 0 and fits(self.base_dataloader, self.num_processes, place):
+            self._reads_from = place
+        return self._reads_from is not None
+
     def _open(self) -> Iterator[Any]:
-        base = self._read_base() if self.communicator.rank == 0 else iter(())
         reader = RoundReader(
-            base,
+            iter(()),
             self.num_processes,
             size=self._read_size(),
             split=self.splits,
             drop_last=self._drops_last,
             slice_batch=self.slice_fn,
         )
+        if self.communicator.rank == 0:
+            reader.batches = self._read_base(reader)
         return iter(reader)
 
-    def _read_base(self) -> Iterator[Any]:
+    def _read_base(self, reader: RoundReader) -> Iterator[Any]:
         # Opened when the first batch is asked for, where the other ranks hear of a failure.
+        place, self._reads_from = self._reads_from, None
+        if place is not None:
+            reader.learn(next(iter(self.base_dataloader)))
+            super()._go_to(place)
         yield from self.base_dataloader
 
     def _leave_out(self, source: Iterator[Any], loop: loops.Loop, batches: int) -> None:
@@ -143,9 +159,12 @@ class DataLoaderDispatcher(PreparedLoader):
     def _batches(self, source: Iterator[Any], loop: loops.Loop) -> Iterator[Any]:
         loops.enter(loop)
         coming, problem = self._read(source)
+        tells = self.communicator.rank == 0 and keeps_its_place(self.base_dataloader)
         while True:
             running = coming
             if running is not None:
+                if tells:
+                    self._note_place(loop)
                 # Read ahead, to know of the last round that it is the last.
                 coming, problem = self._read(source)
             batch, counts, last = self._exchange(running, coming is None, problem)

@@ -16,6 +16,7 @@ from nbaccel.runtime.data.movers import Mover, mover_for
 from nbaccel.runtime.data.order import EpochOrder
 from nbaccel.runtime.data.position import Position
 from nbaccel.runtime.data.samplers import find_sampler
+from nbaccel.runtime.data.stateful import fits, keeps_its_place, place_of
 
 if TYPE_CHECKING:
     from nbaccel.runtime.accumulation import GradientState
@@ -88,6 +89,8 @@ class PreparedLoader(DataLoader[Any]):
         self.made_with: dict[str, Any] | None = None
         """The options that it was prepared with; None for one that was made in another way."""
         self._loop: loops.Loop | None = None
+        self._place: Any = None
+        """Where the base is put before the next pass, when it can keep its place."""
 
     def __copy__(self) -> Self:
         twin = type(self).__new__(type(self))
@@ -175,7 +178,11 @@ class PreparedLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is: epoch, batches done in it, and what its order was drawn from."""
         state = self.position.state_dict(self.iteration, self.total_batch_size, self._loop)
-        return state | {"order": None if self.order is None else self.order.state_dict()}
+        running = state["batches"] > 0
+        return state | {
+            "order": None if self.order is None else self.order.state_dict(running=running),
+            "place": self._loop.place if running and self._loop is not None else None,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any], *, resume: bool | None = None) -> None:
         """Have the next pass take the order of the pass that ``state_dict`` was taken in.
@@ -190,6 +197,7 @@ class PreparedLoader(DataLoader[Any]):
             self.order.load_state_dict(state_dict["order"])
         wanted = self.resumes if resume is None else resume
         self.iteration = self.position.load(state_dict, self.total_batch_size, resume=wanted)
+        self._place = state_dict.get("place") if wanted else None
 
     def get_sampler(self) -> Any:
         """The innermost sampler, which decides on the order."""
@@ -213,11 +221,16 @@ class PreparedLoader(DataLoader[Any]):
     def _pass(self, owner: PreparedLoader, leave_out: int = 0) -> Iterator[Any]:
         with self.position.replayed():
             self._begin_pass(owner.iteration)
+            place, self._place = self._place, None
+            there = bool(leave_out) and self._go_to(place)
             source = self._open()
         loop = loops.Loop(owner, self._pass_length())
         owner._loop = loop
         loop.index = self.first - 1
-        self._leave_out(source, loop, self.skip + leave_out)
+        if there:
+            loop.index += self.skip + leave_out
+        else:
+            self._leave_out(source, loop, self.skip + leave_out)
         try:
             yield from self._batches(source, loop)
         finally:
@@ -244,6 +257,18 @@ class PreparedLoader(DataLoader[Any]):
             if next(source, _END) is _END:
                 break
             loop.index += 1
+
+    def _go_to(self, place: dict[str, Any] | None) -> bool:
+        """Put the base to where it was; False when it has to be read up to there."""
+        if not fits(self.base_dataloader, self.num_processes, place):
+            return False
+        base: Any = self.base_dataloader
+        base.load_state_dict(place["state"])  # type: ignore[index]
+        return True
+
+    def _note_place(self, loop: loops.Loop) -> None:
+        """Before reading ahead: where the base is after the batch that is handed out next."""
+        loop.place = place_of(self.base_dataloader, self.num_processes)
 
     def _open(self) -> Iterator[Any]:
         return iter(self.base_dataloader)
@@ -373,9 +398,12 @@ class DataLoaderShard(PreparedLoader):
         if type(coming) is Marked:
             coming, counts = coming.value, coming.counts
         started = mover.start(coming)
+        tells = keeps_its_place(self.base_dataloader)
         while not loop.at_end:
             running, running_counts = started, counts
             counts = None
+            if tells:
+                self._note_place(loop)
             try:
                 coming = next(source)
             except StopIteration:

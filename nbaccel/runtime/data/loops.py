@@ -14,7 +14,7 @@ from typing import Any
 class Loop:
     """One pass over a prepared loader. Lives as long as its iterator, which owns it."""
 
-    __slots__ = ("__weakref__", "at_end", "counts", "index", "length", "loader")
+    __slots__ = ("__weakref__", "at_end", "counts", "index", "length", "loader", "place")
 
     def __init__(self, loader: Any, length: int | None) -> None:
         self.loader = weakref.ref(loader)
@@ -26,6 +26,8 @@ class Loop:
         """Whether the running batch is the last one."""
         self.counts: list[int] | None = None
         """By rank, how many samples of the running batch are real; None when all are."""
+        self.place: Any = None
+        """Where what is read from was after the running batch; None when it doesn't tell."""
 
     @property
     def remaining(self) -> int | None:

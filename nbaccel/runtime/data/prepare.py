@@ -21,7 +21,13 @@ from nbaccel.runtime.collectives.communicator import Communicator
 from nbaccel.runtime.data.agreed import agreed
 from nbaccel.runtime.data.batch_shard import BatchSamplerShard, SampleShard
 from nbaccel.runtime.data.dispatcher import DataLoaderDispatcher
-from nbaccel.runtime.data.iterable_shard import BatchedShard, MarkedShard, MarkingCollate
+from nbaccel.runtime.data.iterable_shard import (
+    BatchedShard,
+    MarkedShard,
+    MarkingCollate,
+    ResumableBatchedShard,
+    ResumableMarkedShard,
+)
 from nbaccel.runtime.data.loader import (
     DataLoaderShard,
     PreparedLoader,
@@ -31,6 +37,12 @@ from nbaccel.runtime.data.loader import (
 )
 from nbaccel.runtime.data.order import EpochOrder
 from nbaccel.runtime.data.samplers import SeedableRandomSampler, SkipBatchSampler, find_sampler
+from nbaccel.runtime.data.stateful import (
+    is_stateful_loader,
+    keeps_its_place,
+    loader_class,
+    with_state,
+)
 
 # Constructor arguments of DataLoader that say how to load, not what. All survive preparation.
 _HOW = (
@@ -95,7 +107,8 @@ def prepare_data_loader(
         data_seed: seed of that order.
         non_blocking: copy to the device without waiting.
         use_stateful_dataloader: a loader whose state was loaded starts its next pass after the batches
-            that were done.
+            that were done; so does a loader of torchdata's in any case. Where torchdata is installed, an
+            iterable data set with ``state_dict`` and ``load_state_dict`` isn't read again up to there.
         torch_device_mesh: must be None; processes aren't laid out in a mesh.
         communicator: connects the ranks; None when this process is to act as one of several without
             talking to them.
@@ -116,6 +129,8 @@ def prepare_data_loader(
     iterable = isinstance(dataloader.dataset, IterableDataset)
     if use_seedable_sampler and not iterable:
         dataloader = _with_seedable_sampler(dataloader, data_seed)
+    if use_stateful_dataloader:
+        dataloader = with_state(dataloader, loading_options(dataloader))
     placement: dict[str, Any] = {"device": device if put_on_device else None, "non_blocking": non_blocking}
     if dispatch_batches is None:
         dispatch_batches = iterable and put_on_device
@@ -154,7 +169,7 @@ def prepare_data_loader(
             base, order=order, shard=shard, num_processes=num_processes, **placement
         )
     prepared.source = plain
-    prepared.resumes = use_stateful_dataloader
+    prepared.resumes = use_stateful_dataloader or is_stateful_loader(plain)
     prepared.made_with = {
         "split_batches": split_batches,
         "put_on_device": put_on_device,
@@ -213,20 +228,23 @@ def _shard_iterable(
     options = loading_options(dataloader)
     collate = options.pop("collate_fn")
     dataset: Any
+    kind, further = loader_class(dataloader)
+    resumable = keeps_its_place(dataloader)
     if size is None:
-        dataset = BatchedShard(
+        dataset = (ResumableBatchedShard if resumable else BatchedShard)(
             dataloader.dataset, world, rank, drop_last=dataloader.drop_last, even_batches=even_batches
         )
     else:
-        dataset = MarkedShard(
+        dataset = (ResumableMarkedShard if resumable else MarkedShard)(
             dataloader.dataset, size, dataloader.drop_last, world, rank, split_batches, even_batches
         )
-    return DataLoader(
+    return kind(
         dataset,
         batch_size=None if size is None else dataset.piece,
         drop_last=dataloader.drop_last if size is not None else False,
         collate_fn=MarkingCollate(collate, batched=size is not None),
         **options,
+        **further,
     )
 
 

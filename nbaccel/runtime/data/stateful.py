@@ -62,7 +62,8 @@ def with_state(loader: DataLoader[Any], options: dict[str, Any]) -> DataLoader[A
         if is_stateful(loader.dataset):
             warnings.warn(
                 f"{type(loader.dataset).__name__} has a state of its own, which only torchdata's loader "
-                "keeps: pip install torchdata. Without it, a resumed pass reads the data set up to where it was",
+                "keeps: pip install torchdata. Without it, a resumed pass reads the data set up to where it "
+                "was",
                 stacklevel=4,
             )
         return loader

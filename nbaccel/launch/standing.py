@@ -8,6 +8,7 @@ goes on without an error.
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
 from typing import Any
@@ -48,6 +49,7 @@ def regroup(order: Regroup) -> str:
     try:
         clock.go_on()
         process_group.shutdown_process_group()
+        gc.collect()  # frames of the task that failed may hold the old group in a cycle, with its sockets
         process_group.begin_round(order.number)
         environment = ProcessEnvironment.detect()
         kind, ids = choose_device(cpu=False)

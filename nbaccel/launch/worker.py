@@ -15,6 +15,7 @@ same code runs in a fork of the zygote, in a fresh interpreter and in a fork of 
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import queue
 import signal
@@ -71,6 +72,9 @@ def main(channel_fd: int, out_fd: int, err_fd: int, parent: int, name: str) -> N
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for signum in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(signum, signal.SIG_DFL)
+    # What was garbage here at a fork, say a process group that is gone, must not be taken down in the
+    # fork: the threads that it counts on aren't there, and a DataLoader's worker would crash or hang.
+    os.register_at_fork(after_in_child=gc.freeze)
     worker = Worker(Channel.from_fd(channel_fd), turns)
     worker.run()
 

@@ -380,3 +380,35 @@ def test_an_accelerator_of_the_notebook_joins_the_world_of_the_workers():
 def test_a_late_launch_is_still_late():
     with pytest.raises(LaunchTimeout):
         notebook_launcher(lambda: time.sleep(60), num_processes=2, timeout=1)
+
+
+# --- forks of a worker --------------------------------------------------------------------------
+
+
+def test_what_is_garbage_at_a_fork_is_not_taken_down_in_the_fork():
+    """A process group that is gone needs its threads to be taken down, and a fork has none of them."""
+
+    def fork_with_garbage():
+        import gc
+
+        class Group:
+            def __init__(self):
+                self.itself = self
+
+            def __del__(self):
+                taken_down_in.append(os.getpid())
+
+        taken_down_in = []
+        gc.collect()
+        gc.disable()
+        Group()
+        child = os.fork()
+        if child == 0:
+            gc.collect()
+            os._exit(len(taken_down_in))
+        _, status = os.waitpid(child, 0)
+        gc.enable()
+        gc.collect()
+        return os.waitstatus_to_exitcode(status), taken_down_in == [os.getpid()]
+
+    assert notebook_launcher(fork_with_garbage) == (0, True)

@@ -122,39 +122,41 @@ def _run(
     return seen, together, data.read
 
 
+CASES: list[tuple[str, dict[str, int]]] = [
+    ("walk", {}),
+    ("walk", {"dispatch": 1}),
+    ("walk", {"own": 1}),
+    ("iterator", {}),
+    ("iterator", {"dispatch": 1}),
+    ("plain", {}),
+]
+
+
+def _all_cases(folder: str, stop: int | None, resume: bool) -> list[tuple[list[list[int]], list[int], int]]:
+    return [
+        _run(kind, f"{folder}/{index}", stop=stop, resume=resume, **options)
+        for index, (kind, options) in enumerate(CASES)
+    ]
+
+
 @torchdata
 @pytest.mark.parametrize("world", [1, 2])
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("walk", {}),
-        ("walk", {"dispatch": 1}),
-        ("walk", {"own": 1}),
-        ("iterator", {}),
-        ("iterator", {"dispatch": 1}),
-        ("plain", {}),
-    ],
-    ids=str,
-)
-def test_B132_an_interrupted_pass_goes_on_batch_for_batch(
-    tmp_path: Path, kind: str, options: dict[str, int], world: int
-) -> None:
-    place = str(tmp_path / "c")
-    whole = run_ranks(_run, world, kind, place, **options)
+def test_B132_an_interrupted_pass_goes_on_batch_for_batch(tmp_path: Path, world: int) -> None:
+    whole = run_ranks(_all_cases, world, str(tmp_path), None, False)
+    a_pass = len(whole[0][0][0]) // 2
     # In the first epoch, at its very end, and in the second.
-    a_pass = len(whole[0][0]) // 2
     for stop in (2, a_pass, a_pass + 3):
-        before = run_ranks(_run, world, kind, place, stop=stop, **options)
-        after = run_ranks(_run, world, kind, place, resume=True, **options)
+        before = run_ranks(_all_cases, world, str(tmp_path), stop, False)
+        after = run_ranks(_all_cases, world, str(tmp_path), None, True)
         for rank in range(world):
-            assert before[rank][0] + after[rank][0] == whole[rank][0]
-            assert before[rank][1] + after[rank][1] == whole[rank][1] == 2 * list(range(N))
-    if kind == "plain":
-        return
+            for first, rest, both in zip(before[rank], after[rank], whole[rank], strict=True):
+                assert first[0] + rest[0] == both[0]
+                assert first[1] + rest[1] == both[1] == 2 * list(range(N))
     left = N - 3 * BATCH * world
-    # The first group of a shard, or the first batch of a dispatcher, is read again for filling.
-    again = 0 if world == 1 else BATCH * (1 if options.get("dispatch") else world)
-    assert after[0][2] <= left + again
+    for (kind, options), (_, _, read) in zip(CASES, after[0], strict=True):
+        # The first group of a shard, or the first batch of a dispatcher, is read again for filling.
+        again = 0 if world == 1 else BATCH * (1 if options.get("dispatch") else world)
+        assert read == N + again if kind == "plain" else read <= left + again
 
 
 @torchdata

@@ -11,6 +11,7 @@ import warnings
 from typing import Any
 
 from torch.amp import GradScaler
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from nbaccel.config import UnsaidInt, ambient, said
 from nbaccel.runtime.accumulation import GradientState, GradientWatch
@@ -38,7 +39,7 @@ from nbaccel.runtime.plugins import (
 from nbaccel.runtime.precision import Precision, choose_precision
 from nbaccel.runtime.precision_fp8 import AORecipeKwargs
 from nbaccel.runtime.runtime import bring_up, note_precision
-from nbaccel.runtime.strategies import DdpStrategy, SingleStrategy, Strategy
+from nbaccel.runtime.strategies import DdpStrategy, SingleStrategy, Strategy, own_strategy
 from nbaccel.runtime.tracking.choice import choose_trackers
 from nbaccel.spelling import known_arguments
 
@@ -172,6 +173,7 @@ class Accelerator(
         )
         self._watch = GradientWatch()
         self._scheduler_steps = self._steps_per_update(scheduler_steps_per)
+        self._moved = WeakTensorKeyDictionary()
         self._models, self._optimizers, self._schedulers, self._dataloaders = [], [], [], []
         self._save_hooks, self._load_hooks, self._custom, self._loaded_from = Hooks(), Hooks(), [], set()
         self._log_with = choose_trackers(log_with, self.project_configuration.logging_dir)
@@ -180,6 +182,8 @@ class Accelerator(
         self._own_names = frozenset(vars(self)) | {"_own_names"}
 
     def _choose_strategy(self, options: DistributedDataParallelKwargs | None) -> Strategy:
+        if (own := own_strategy(self._runtime.kind.type, self._runtime.communicator)) is not None:
+            return own
         if self.num_processes == 1:
             return SingleStrategy()
         return DdpStrategy() if options is None else DdpStrategy(options.to_ddp_options(), options.hook())

@@ -64,7 +64,7 @@ class PartialState(ProcessFacet, UnusedStateFacet):
     @property
     def backend(self) -> str | None:
         """Backend of the process group; None for a single process."""
-        return None if self.num_processes == 1 else str(torch.distributed.get_backend())
+        return self._runtime.communicator.backend if self.num_processes > 1 else None
 
     def set_device(self) -> None:
         """Make this process's device the current one."""

@@ -13,6 +13,7 @@ from nbaccel.runtime.surroundings import compare_versions
 
 # The part of the name between is_ and _available -> package. Where both are the same it isn't listed.
 _OTHER_NAMES = {"bnb": "bitsandbytes", "pynvml": "pynvml", "torchdata_stateful_dataloader": "torchdata"}
+_DEVICE_NAMES = {"torch_xla": "xla"}
 _PACKAGES = (
     "aim", "bnb", "boto3", "clearml", "comet_ml", "datasets", "dvclive", "matplotlib", "mlflow",
     "numpy", "pandas", "peft", "pynvml", "pytest", "rich", "schedulefree", "swanlab", "tensorboard", "timm",
@@ -20,7 +21,7 @@ _PACKAGES = (
     "triton", "wandb",
 )  # fmt: skip
 # Hardware and libraries that nbaccel doesn't drive: what it can't use isn't available to it.
-_NEVER = ("deepspeed", "hpu", "megatron_lm", "mlu", "musa", "neuron", "npu", "sagemaker", "sdaa", "torch_xla")
+_NEVER = ("deepspeed", "hpu", "megatron_lm", "mlu", "musa", "neuron", "npu", "sagemaker", "sdaa")
 
 
 def availability_check(name: str) -> Callable[..., bool] | None:
@@ -30,8 +31,8 @@ def availability_check(name: str) -> Callable[..., bool] | None:
     subject = name.removeprefix("is_").removesuffix("_available")
     if subject in _PACKAGES:
         return partial(_is_installed, _OTHER_NAMES.get(subject, subject))
-    if subject in DEVICES:
-        return lambda *_, **__: DEVICES[subject].is_available()
+    if (device := _DEVICE_NAMES.get(subject, subject)) in DEVICES:
+        return lambda *_, **__: DEVICES[device].is_available()
     if subject == "torch_distributed":
         return torch.distributed.is_available
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(subject)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from nbaccel.runtime import rng
+from nbaccel.runtime.checkpoints.host import on_host
 from nbaccel.runtime.checkpoints.weights import save_weights
 from nbaccel.runtime.collectives import operations
 from nbaccel.runtime.collectives.agreement import agree_on_call
@@ -80,7 +81,8 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
         device_specific: add the rank, so that ranks draw different numbers.
         deterministic: have torch use deterministic algorithms only.
     """
-    rng.set_seed(seed, current().environment.rank if device_specific else 0, deterministic)
+    offset = current().environment.rank if device_specific else 0
+    current().kind.seed(rng.set_seed(seed, offset, deterministic))
 
 
 def synchronize_rng_state(rng_type: Any = None, generator: torch.Generator | None = None) -> None:
@@ -110,7 +112,7 @@ def save(obj: Any, f: Any, save_on_each_node: bool = False, safe_serialization: 
     if safe_serialization:
         save_weights(obj, f)
     else:
-        torch.save(obj, f)
+        torch.save(on_host(obj), f)
 
 
 def load(f: Any, map_location: Any = None, **kwargs: Any) -> Any:

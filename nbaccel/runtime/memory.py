@@ -18,6 +18,7 @@ _SIGNS = (
     "CUDNN_STATUS_NOT_SUPPORTED",
     "can't allocate memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
+    "RESOURCE_EXHAUSTED",
 )
 
 

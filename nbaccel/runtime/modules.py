@@ -69,6 +69,23 @@ def retie_parameters(model: nn.Module, tied_params: list[list[str]]) -> None:
             setattr(model.get_submodule(parent), leaf, owner)
 
 
+def move_module(model: nn.Module, device: torch.device) -> dict[torch.Tensor, nn.Parameter]:
+    """Move ``model`` in place, as its ``to`` does, and keep shared parameters shared.
+
+    Some devices' tensors can't take the place of others inside a parameter, so the module gets new ones.
+
+    Returns:
+        The new parameter for each old one that the module no longer has.
+    """
+    before = dict(model.named_parameters(remove_duplicate=False))
+    tied = find_tied_parameters(model)
+    model.to(device)
+    if all(model.get_parameter(name) is parameter for name, parameter in before.items()):
+        return {}
+    retie_parameters(model, tied)
+    return {old: new for name, old in before.items() if (new := model.get_parameter(name)) is not old}
+
+
 def recursive_getattr(obj: Any, attr: str) -> Any:
     """The attribute at the end of a dotted path."""
     for name in attr.split("."):

@@ -16,6 +16,7 @@ from nbaccel.runtime import recovery
 from nbaccel.runtime.accumulation import GradientState
 from nbaccel.runtime.loss_scaler import LossScaler
 from nbaccel.runtime.steps import clock
+from nbaccel.runtime.strategies import SingleStrategy, Strategy
 
 
 class AcceleratedOptimizer(Optimizer):
@@ -26,6 +27,7 @@ class AcceleratedOptimizer(Optimizer):
         device_placement: whether state that it has already is to lie where its parameters lie.
         scaler: scales losses (fp16); None without.
         gradient_state: says where a window of accumulation ends.
+        strategy: keeps replicas in step; none by default.
     """
 
     def __init__(
@@ -34,11 +36,13 @@ class AcceleratedOptimizer(Optimizer):
         device_placement: bool = True,
         scaler: LossScaler | None = None,
         gradient_state: GradientState | None = None,
+        strategy: Strategy | None = None,
     ) -> None:
         # Not Optimizer.__init__: state and parameter groups are the wrapped optimizer's.
         self.optimizer = optimizer
         self.scaler = scaler
         self.gradient_state = gradient_state or GradientState()
+        self.strategy = strategy or SingleStrategy()
         self.device_placement = device_placement
         self._skipped = False
         self.steps_taken = 0
@@ -127,9 +131,24 @@ class AcceleratedOptimizer(Optimizer):
             clock.advance()
             return None
         self.steps_taken += 1
-        value = self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        if closure is None:
+            self.strategy.complete_gradients(parameters_of(self.optimizer))
+            value = self.optimizer.step()
+        else:
+            value = self.optimizer.step(self._completing(closure))
+        self.strategy.step_taken()
         clock.advance()
         return value
+
+    def _completing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """``closure``, whose backward is followed by what other ranks have to add."""
+
+        def complete() -> Any:
+            value = closure()
+            self.strategy.complete_gradients(parameters_of(self.optimizer))
+            return value
+
+        return complete
 
     def forget_window(self) -> None:
         """Drop gradients, and the place in a window of accumulation that was broken off."""
@@ -155,6 +174,24 @@ class AcceleratedOptimizer(Optimizer):
 def inner_optimizer(optimizer: Optimizer) -> Optimizer:
     """The torch optimizer behind ``optimizer``."""
     return optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
+
+
+def rebind(optimizer: Optimizer, moved: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
+    """Have ``optimizer`` work on the parameters that took the place of its own.
+
+    Args:
+        optimizer: a plain one, with or without state.
+        moved: the new parameter for an old one; None where it is still in use.
+    """
+    replaced: dict[torch.Tensor, torch.Tensor] = {}
+    for group in optimizer.param_groups:
+        for i, parameter in enumerate(group["params"]):
+            new = moved(parameter)
+            if new is not None:
+                group["params"][i] = replaced[parameter] = new
+    for old, new in replaced.items():
+        if old in optimizer.state:
+            optimizer.state[new] = optimizer.state.pop(old)
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import torch
 
 from nbaccel.config import active_spec, ambient
-from nbaccel.runtime import process_group
 from nbaccel.runtime.choices import DistributedType
-from nbaccel.runtime.collectives.communicator import Communicator, LocalCommunicator
-from nbaccel.runtime.collectives.torch_communicator import TorchCommunicator
+from nbaccel.runtime.collectives.communicator import Communicator
 from nbaccel.runtime.devices import Device, detect_device, device_named
 from nbaccel.runtime.environment import ProcessEnvironment
 from nbaccel.runtime.plugins import InitProcessGroupKwargs
+from nbaccel.runtime.rank_local import RankLocal
 
 
 @dataclass(frozen=True)
@@ -28,40 +27,42 @@ class Runtime:
     @property
     def distributed_type(self) -> DistributedType:
         """What kind of processes train together."""
-        return (
-            DistributedType.NO if self.environment.world_size == 1 else DistributedType(self.kind.multi_name)
-        )
+        alone = self.environment.world_size == 1
+        return DistributedType(self.kind.single_name if alone else self.kind.multi_name)
 
 
-_current: Runtime | None = None
-_precision: str | None = None
+@dataclass
+class _Known:
+    runtime: Runtime | None = None
+    precision: str | None = None
+
+
+_known = RankLocal(_Known)
 
 
 def current() -> Runtime:
     """The runtime that was brought up last; one is brought up when there is none."""
-    return bring_up() if _current is None else _current
+    return _known.get().runtime or bring_up()
 
 
 def note_precision(name: str) -> None:
     """Remember the precision of the Accelerator that was made last, for those who ask without it."""
-    global _precision
-    _precision = name
+    _known.get().precision = name
 
 
 def noted_precision() -> str | None:
     """The precision of the Accelerator that was made last; None when there is none."""
-    return _precision
+    return _known.get().precision
 
 
 def is_up() -> bool:
     """Whether a runtime was brought up."""
-    return _current is not None
+    return _known.get().runtime is not None
 
 
 def forget() -> None:
     """The next call of :func:`current` finds out anew. The process group isn't touched."""
-    global _current, _precision
-    _current = _precision = None
+    _known.set(_Known())
 
 
 def bring_up(cpu: bool = False, group: InitProcessGroupKwargs | None = None) -> Runtime:
@@ -75,26 +76,13 @@ def bring_up(cpu: bool = False, group: InitProcessGroupKwargs | None = None) -> 
         ValueError: the environment is contradictory, or there are fewer devices than processes.
         RuntimeError: the process group can't come up, or an existing one doesn't fit.
     """
-    global _current
-    environment = ProcessEnvironment.detect()
     kind, ids = choose_device(cpu)
+    environment = kind.environment()
     unit = kind.unit(environment.local_rank, ids)
     kind.activate(unit)
-    if environment.world_size == 1:
-        _current = Runtime(environment, kind, unit, LocalCommunicator())
-        return _current
-    options = group or InitProcessGroupKwargs()
-    process_group.ensure_process_group(
-        environment,
-        kind.type,
-        options.timeout,
-        backend=options.backend,
-        init_method=options.init_method,
-        device=unit,
-    )
-    communicator = TorchCommunicator(environment.rank, environment.world_size, unit)
-    _current = Runtime(environment, kind, unit, communicator)
-    return _current
+    communicator = kind.connect(environment, unit, group or InitProcessGroupKwargs())
+    runtime = _known.get().runtime = Runtime(environment, kind, unit, communicator)
+    return runtime
 
 
 def choose_device(cpu: bool) -> tuple[Device, tuple[int, ...]]:

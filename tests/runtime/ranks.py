@@ -14,7 +14,7 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import current_process
 from pathlib import Path
@@ -27,8 +27,7 @@ import pytest
 # optimizer would import, and takes as long as torch itself.
 PRELOAD = ["torch", "torch._dynamo", "torch.distributed.nn", "tests.runtime.ranks", "nbaccel.accelerator"]
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(PRELOAD)
+process_context = multiprocessing.get_context("forkserver")
 
 
 @pytest.fixture(scope="session")
@@ -39,13 +38,19 @@ def rank_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     stop_server()
 
 
-def start_server(folder: Path) -> None:
-    """Start the server that ranks are forked from, with its socket in ``folder``, and wait until it can."""
+def start_server(folder: Path, preload: Sequence[str] = ()) -> None:
+    """Start the server that ranks are forked from, with its socket in ``folder``, and wait until it can.
+
+    Args:
+        folder: lives as long as the server.
+        preload: further modules that it imports once for all.
+    """
+    process_context.set_forkserver_preload([*PRELOAD, *preload])
     # Else the standard library makes a folder that only its exit handler removes.
     current_process()._config["tempdir"] = str(folder)
     # The first store of a process opens a pipe of libuv's for good.
     _store()
-    process = _context.Process(target=int)
+    process = process_context.Process(target=int)
     process.start()
     process.join()
     process.close()
@@ -75,8 +80,8 @@ def run_ranks(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 60, *
     with tempfile.TemporaryDirectory(prefix="nbaccel-ranks-") as folder:
         processes, pipes = [], []
         for rank in range(n):
-            ours, theirs = _context.Pipe(duplex=False)
-            process = _context.Process(
+            ours, theirs = process_context.Pipe(duplex=False)
+            process = process_context.Process(
                 target=_rank_main, args=(rank, n, port, payload, env, str(Path(folder, str(rank))), theirs)
             )
             process.start()
@@ -116,7 +121,7 @@ def _collect(processes: list[Any], pipes: list[Connection], folder: Path, timeou
         ready = wait(list(pending.values()), timeout=max(0.0, deadline - time.monotonic()))
         if not ready:
             raise TimeoutError(
-                f"ranks {sorted(pending)} not done after {timeout} s\n{_stacks(processes, folder)}"
+                f"ranks {sorted(pending)} not done after {timeout} s\n{stacks_of(processes, folder)}"
             )
         for rank, pipe in list(pending.items()):
             if pipe not in ready:
@@ -138,7 +143,7 @@ def _collect(processes: list[Any], pipes: list[Connection], folder: Path, timeou
     return [values[rank] for rank in range(len(pipes))]
 
 
-def _stacks(processes: list[Any], folder: Path) -> str:
+def stacks_of(processes: list[Any], folder: Path) -> str:
     texts = []
     for rank, process in enumerate(processes):
         if not process.is_alive():

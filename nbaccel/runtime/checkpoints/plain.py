@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from nbaccel.runtime.checkpoints.host import on_host
+
 
 def save_plain(state: Any, path: Path, *, what: str, check: bool = False) -> None:
     """Write ``state`` to ``path``.
@@ -22,6 +24,7 @@ def save_plain(state: Any, path: Path, *, what: str, check: bool = False) -> Non
     Raises:
         ValueError: ``check``, and the state holds what a safe loader refuses.
     """
+    state = on_host(state)
     if check:
         buffer = io.BytesIO()
         torch.save(state, buffer)

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from nbaccel.runtime.checkpoints.host import on_host
+
 TIED = "nbaccel_tied"
 """In a file's metadata: the JSON object that maps a left-out name to the one it shares memory with."""
 
@@ -37,7 +39,7 @@ def split_tied(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tenso
     kept: dict[str, torch.Tensor] = {}
     tied: dict[str, str] = {}
     seen: dict[tuple[Any, ...], str] = {}
-    for name, tensor in state.items():
+    for name, tensor in on_host(dict(state)).items():
         key = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.numel() and key in seen:
             tied[name] = seen[key]

@@ -7,6 +7,7 @@ above this line (nested containers, checks, trimming) is shared.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +18,14 @@ class Communicator(ABC):
 
     rank: int
     world_size: int
+
+    scatters_on_host = False
+    """Whether :meth:`scatter` takes tensors of the host only."""
+
+    @property
+    def backend(self) -> str | None:
+        """What carries the data; None where there is nobody to talk to."""
+        return None
 
     def announce(self, operation: str) -> None:
         """Called before each operation; a debug mode checks here that all ranks came."""
@@ -43,6 +52,13 @@ class Communicator(ABC):
     @abstractmethod
     def scatter(self, buffer: torch.Tensor, pieces: list[torch.Tensor] | None, source: int) -> None:
         """Fill ``buffer`` with this rank's entry of ``pieces``, which only rank ``source`` passes."""
+
+    def leading(self, blocks: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """The first ``counts[rank]`` entries of each rank's block, joined. Not collective.
+
+        Shapes: ``blocks`` is ``[world_size, n, ...]``, the result ``[sum(counts), ...]``.
+        """
+        return torch.cat([block[:count] for block, count in zip(blocks, counts, strict=True)])
 
     @abstractmethod
     def all_gather_object(self, value: Any) -> list[Any]:

@@ -60,7 +60,7 @@ def gather_uneven(communicator: Communicator, data: Any, counts: Sequence[int] |
             keep = [min(length, count) for length, count in zip(lengths, counts, strict=True)]
         if all(length == longest for length in keep):
             return _join(blocks)
-        return torch.cat([block[:length] for block, length in zip(blocks, keep, strict=True)])
+        return communicator.leading(blocks, keep)
 
     return map_structure(join, data)
 
@@ -217,7 +217,7 @@ def gather_for_metrics(
         use_gather_object: treat ``data`` as a list of objects whatever it holds.
     """
     if communicator.world_size == 1:
-        return data
+        return data if counts is None else _real_ones(communicator, data, counts[0], use_gather_object)
     if not use_gather_object and all(isinstance(leaf, torch.Tensor) for _, leaf in leaves(data)):
         return gather_uneven(communicator, data, counts)
     if not use_gather_object and is_container(data) and not isinstance(data, (list, tuple)):
@@ -227,3 +227,18 @@ def gather_for_metrics(
         samples = list(part) if isinstance(part, (list, tuple)) else [part]
         joined.extend(samples if counts is None else samples[: counts[rank]])
     return joined
+
+
+def _real_ones(communicator: Communicator, data: Any, count: int, as_objects: bool) -> Any:
+    """What a lone rank gathers of a batch that was filled up: its first ``count`` samples."""
+    length = next((int(t.shape[0]) for _, t in leaves(data) if isinstance(t, torch.Tensor) and t.ndim), -1)
+    if as_objects or not all(isinstance(leaf, torch.Tensor) for _, leaf in leaves(data)):
+        if not as_objects and is_container(data) and not isinstance(data, (list, tuple)):
+            return map_members(lambda item: _real_ones(communicator, item, count, as_objects), data)
+        return data[:count] if isinstance(data, (list, tuple)) else data
+
+    def trim(tensor: torch.Tensor) -> torch.Tensor:
+        whole = tensor.ndim == 0 or tensor.shape[0] != length
+        return tensor if whole else communicator.leading(tensor.unsqueeze(0), [count])
+
+    return map_structure(trim, data)

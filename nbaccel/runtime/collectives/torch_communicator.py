@@ -39,6 +39,10 @@ class TorchCommunicator(Communicator):
         self.world_size = world_size
         self.device = device
 
+    @property
+    def backend(self) -> str:
+        return str(dist.get_backend())
+
     def announce(self, operation: str) -> None:
         if self.debug:
             roll_call(operation)

@@ -12,6 +12,7 @@ from nbaccel.runtime.collectives.scatter import scatter_nested
 from nbaccel.runtime.data import loops
 from nbaccel.runtime.data.dispatch import Round, RoundReader
 from nbaccel.runtime.data.loader import PreparedLoader, refuse_mesh
+from nbaccel.runtime.data.movers import mover_for
 from nbaccel.runtime.data.order import EpochOrder
 from nbaccel.runtime.data.samplers import find_sampler
 from nbaccel.runtime.data.stateful import fits, keeps_its_place
@@ -158,6 +159,7 @@ class DataLoaderDispatcher(PreparedLoader):
 
     def _batches(self, source: Iterator[Any], loop: loops.Loop) -> Iterator[Any]:
         loops.enter(loop)
+        mover = mover_for(self.device, self.non_blocking) if self.communicator.scatters_on_host else None
         coming, problem = self._read(source)
         tells = self.communicator.rank == 0 and keeps_its_place(self.base_dataloader)
         while True:
@@ -170,10 +172,15 @@ class DataLoaderDispatcher(PreparedLoader):
             batch, counts, last = self._exchange(running, coming is None, problem)
             if batch is _NOTHING:
                 return
+            if mover is not None:
+                batch, counts = self._full(batch, counts)
+                batch = mover.finish(mover.start(batch))
             loop.index += 1
             loop.counts = counts
             loop.at_end = last
             yield batch
+            if mover is not None and mover.done is not None:
+                mover.done()
             if last:
                 return
 
@@ -199,7 +206,8 @@ class DataLoaderDispatcher(PreparedLoader):
         if not any_left:
             return _NOTHING, None, True
         parts = None if running is None else running.parts
-        return scatter_nested(self.communicator, parts, 0, self.device), counts, last
+        place = None if self.communicator.scatters_on_host else self.device
+        return scatter_nested(self.communicator, parts, 0, place), counts, last
 
 
 _NOTHING = object()

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from nbaccel.left_out import explain_member
 from nbaccel.runtime.data import loops
 from nbaccel.runtime.data.batch_shard import BatchSamplerShard, ShardPass
+from nbaccel.runtime.data.filling import filled_up
 from nbaccel.runtime.data.iterable_shard import Marked
 from nbaccel.runtime.data.movers import Mover, mover_for
 from nbaccel.runtime.data.order import EpochOrder
@@ -72,6 +73,8 @@ class PreparedLoader(DataLoader[Any]):
         self.base_dataloader = base
         self.device = device
         self.non_blocking = non_blocking
+        self.fills = False
+        """Whether short batches are filled up to the full length."""
         self.order = order
         self.shard = shard
         self.num_processes = num_processes
@@ -282,6 +285,16 @@ class PreparedLoader(DataLoader[Any]):
     def _batches(self, source: Iterator[Any], loop: loops.Loop) -> Iterator[Any]:
         raise NotImplementedError
 
+    def _full(self, batch: Any, counts: list[int] | None) -> tuple[Any, list[int] | None]:
+        """A batch at full length where that is wanted, and by rank its real samples; None: all are."""
+        if type(batch) is Marked:
+            batch, counts = batch.value, batch.counts
+        if self.fills and (size := self.batch_size) is not None:
+            batch, real = filled_up(batch, size)
+            if real is not None and counts is None:
+                counts = [real] * self.num_processes
+        return batch, counts
+
 
 def loads_by_index(loader: DataLoader[Any]) -> bool:
     """Whether batches are lists of indices, so that they can be left out unread."""
@@ -394,10 +407,8 @@ class DataLoaderShard(PreparedLoader):
         except StopIteration:
             return
         loops.enter(loop)
-        counts: list[int] | None = None
-        if type(coming) is Marked:
-            coming, counts = coming.value, coming.counts
-        started = mover.start(coming)
+        batch, counts = self._full(coming, None)
+        started = mover.start(batch)
         tells = keeps_its_place(self.base_dataloader)
         while not loop.at_end:
             running, running_counts = started, counts
@@ -409,11 +420,12 @@ class DataLoaderShard(PreparedLoader):
             except StopIteration:
                 loop.at_end = True
             else:
-                if type(coming) is Marked:
-                    coming, counts = coming.value, coming.counts
-                started = mover.start(coming)
+                batch, counts = self._full(coming, None)
+                started = mover.start(batch)
             loop.index += 1
             if running_counts is None and record is not None:
                 running_counts = record.partial.get(loop.index)
             loop.counts = running_counts
             yield mover.finish(running)
+            if mover.done is not None:
+                mover.done()

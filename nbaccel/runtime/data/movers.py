@@ -25,6 +25,9 @@ class Mover:
     ahead: bool = False
     """Whether anything is gained by starting early."""
 
+    done: Callable[[], None] | None = None
+    """Called when the loop asks for more after a batch; None where nobody has to know."""
+
 
 def _as_it_is(batch: Any) -> Any:
     return batch
@@ -54,7 +57,11 @@ def mover_for(device: torch.device | None, non_blocking: bool) -> Mover:
         return _STAY
     if device.type == "cpu":
         return _TO_HOST
-    stream = device_named(device.type).copy_stream(device)
+    kind = device_named(device.type)
+    upload = kind.uploader(device)
+    if upload is not None:
+        return Mover(upload, _as_it_is, ahead=True, done=kind.batch_is_done())
+    stream = kind.copy_stream(device)
     if stream is None:
         return Mover(_as_it_is, lambda batch: send_to_device(batch, device, non_blocking))
     return _ahead(device, stream)

@@ -43,6 +43,7 @@ from nbaccel.runtime.data.stateful import (
     loader_class,
     with_state,
 )
+from nbaccel.runtime.devices import device_named
 
 # Constructor arguments of DataLoader that say how to load, not what. All survive preparation.
 _HOW = (
@@ -168,6 +169,9 @@ def prepare_data_loader(
         prepared = DataLoaderShard.around(
             base, order=order, shard=shard, num_processes=num_processes, **placement
         )
+    prepared.fills = (
+        even_batches and put_on_device and device is not None and device_named(device.type).static_shapes
+    )
     prepared.source = plain
     prepared.resumes = use_stateful_dataloader or is_stateful_loader(plain)
     prepared.made_with = {

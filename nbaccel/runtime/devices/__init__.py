@@ -7,11 +7,14 @@ from nbaccel.runtime.devices.cpu import CpuDevice
 from nbaccel.runtime.devices.cuda import CudaDevice
 from nbaccel.runtime.devices.mps import MpsDevice
 from nbaccel.runtime.devices.tpu import TpuDevice
+from nbaccel.runtime.devices.xla import XlaDevice
 from nbaccel.runtime.devices.xpu import XpuDevice
 
-# Order is the order of preference when nothing is said; the CPU comes last.
+# Order is the order of preference when nothing is said; the CPU comes last. XLA is there only where its
+# runtime was started on purpose.
 DEVICES: dict[str, Device] = {
-    device.type: device for device in (CudaDevice(), XpuDevice(), TpuDevice(), MpsDevice(), CpuDevice())
+    device.type: device
+    for device in (XlaDevice(), CudaDevice(), XpuDevice(), TpuDevice(), MpsDevice(), CpuDevice())
 }
 
 

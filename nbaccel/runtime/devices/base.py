@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+
+from nbaccel.runtime.environment import ProcessEnvironment
+
+if TYPE_CHECKING:
+    from nbaccel.runtime.collectives.communicator import Communicator
+    from nbaccel.runtime.plugins import InitProcessGroupKwargs
 
 
 class Device(ABC):
@@ -16,6 +23,12 @@ class Device(ABC):
 
     multi_name: ClassVar[str] = "NO"
     """What ``distributed_type`` says of several processes on this hardware."""
+
+    single_name: ClassVar[str] = "NO"
+    """What it says of a single one."""
+
+    static_shapes: ClassVar[bool] = False
+    """Whether each new shape of a batch costs a compilation, so that short batches are filled up."""
 
     backend: ClassVar[str | None] = None
     """torch.distributed backend of this hardware; None when its processes can't form a group."""
@@ -53,6 +66,34 @@ class Device(ABC):
     def activate(self, unit: torch.device) -> None:
         """Make ``unit`` the current one for code that names no index."""
 
+    def environment(self) -> ProcessEnvironment:
+        """Rank and world of the caller."""
+        return ProcessEnvironment.detect()
+
+    def connect(
+        self, environment: ProcessEnvironment, unit: torch.device, options: InitProcessGroupKwargs
+    ) -> Communicator:
+        """The way to talk to the other ranks. Collective when there are several.
+
+        Raises:
+            RuntimeError: the process group can't come up, or an existing one doesn't fit.
+        """
+        from nbaccel.runtime import process_group
+        from nbaccel.runtime.collectives.communicator import LocalCommunicator
+        from nbaccel.runtime.collectives.torch_communicator import TorchCommunicator
+
+        if environment.world_size == 1:
+            return LocalCommunicator()
+        process_group.ensure_process_group(
+            environment,
+            self.type,
+            options.timeout,
+            backend=options.backend,
+            init_method=options.init_method,
+            device=unit,
+        )
+        return TorchCommunicator(environment.rank, environment.world_size, unit)
+
     def supports_amp(self, dtype: torch.dtype) -> bool:
         """Whether mixed precision with ``dtype`` is real here, not emulated."""
         return dtype in self.amp_dtypes
@@ -67,6 +108,18 @@ class Device(ABC):
     def copy_stream(self, unit: torch.device) -> Any:
         """A stream on which batches can be copied to ``unit`` while it computes; None where there is none."""
         return None
+
+    def uploader(self, unit: torch.device) -> Callable[[Any], Any] | None:
+        """Begins to move a batch to ``unit`` and returns it; None where :meth:`copy_stream` does that."""
+        return None
+
+    def batch_is_done(self) -> Callable[[], None] | None:
+        """Called after the work on each batch was handed over; None where that needs no word."""
+        return None
+
+    def fetch(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors as files are to hold them: on the CPU, where those of the device can't be read back."""
+        return list(tensors)
 
     def empty_cache(self) -> None:
         """Give cached memory back to the system."""

@@ -12,6 +12,7 @@ from torch import nn
 
 from nbaccel.runtime.checkpoints import folder, state
 from nbaccel.runtime.checkpoints.hooks import Hooks, RemovableHook
+from nbaccel.runtime.checkpoints.host import on_host
 from nbaccel.runtime.checkpoints.plain import save_plain
 from nbaccel.runtime.checkpoints.weights import save_sharded, save_weights
 from nbaccel.runtime.collectives.rollcall import roll_call
@@ -205,7 +206,8 @@ class CheckpointFacet(ProcessFacet, AcceleratorParts):
         state_dict: dict[str, Any] = (
             extract_model_from_parallel(model, keep_torch_compile=False) if unwrap else model
         ).state_dict()
-        return state_dict
+        # Where they are copied, only those ranks copy that write: host memory is scarce on TPU machines.
+        return on_host(state_dict) if self.should_save_model else state_dict
 
     def save(self, obj: Any, f: str, safe_serialization: bool = False) -> None:
         """Write ``obj`` to the file ``f``, once.
@@ -220,7 +222,7 @@ class CheckpointFacet(ProcessFacet, AcceleratorParts):
         if safe_serialization:
             save_weights(obj, Path(f))
         else:
-            torch.save(obj, f)
+            torch.save(on_host(obj), f)
 
     def save_model(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from nbaccel.runtime.accumulation import GradientState, GradientWatch
 from nbaccel.runtime.loss_scaler import LossScaler
@@ -38,6 +39,8 @@ class AcceleratorParts:
     project_configuration: ProjectConfiguration
 
     _models: list[nn.Module]
+    _moved: WeakTensorKeyDictionary
+    """The new parameter for each one that a model lost when it was moved."""
     _optimizers: list[AcceleratedOptimizer]
     _schedulers: list[AcceleratedScheduler]
     _dataloaders: list[Any]

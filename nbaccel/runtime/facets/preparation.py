@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 from nbaccel.runtime.data.prepare import prepare_data_loader, skip_first_batches
 from nbaccel.runtime.facets.core import AcceleratorParts
-from nbaccel.runtime.modules import extract_model_from_parallel, is_compiled_module
-from nbaccel.runtime.optimizer import AcceleratedOptimizer, inner_optimizer
+from nbaccel.runtime.modules import extract_model_from_parallel, is_compiled_module, move_module
+from nbaccel.runtime.optimizer import AcceleratedOptimizer, inner_optimizer, rebind
 from nbaccel.runtime.scheduler import AcceleratedScheduler
 
 
@@ -72,7 +72,7 @@ class PreparationFacet(AcceleratorParts):
             return model
         inner = self._strategy.unwrap(model)
         if self.device_placement if device_placement is None else device_placement:
-            inner.to(self._runtime.device)
+            self._move(inner)
         self._precision.apply_to(inner)
         if evaluation_mode:
             prepared = inner
@@ -84,6 +84,14 @@ class PreparationFacet(AcceleratorParts):
             prepared = self._dynamo.compile(prepared)
         self._models.append(prepared)
         return prepared
+
+    def _move(self, model: nn.Module) -> None:
+        moved = move_module(model, self._runtime.device)
+        if not moved:
+            return
+        self._moved.update(moved)
+        for optimizer in self._optimizers:
+            rebind(optimizer.optimizer, self._moved.get)
 
     def verify_device_map(self, model: nn.Module) -> bool:
         """Whether a device map has spread ``model`` over several devices, so that it can't be replicated."""
@@ -97,7 +105,11 @@ class PreparationFacet(AcceleratorParts):
             return optimizer  # type: ignore[return-value]
         place = self.device_placement if device_placement is None else device_placement
         inner = inner_optimizer(optimizer)
-        prepared = AcceleratedOptimizer(inner, place, self._loss_scaler, self.gradient_state)
+        if self._moved:
+            rebind(inner, self._moved.get)
+        prepared = AcceleratedOptimizer(
+            inner, place, self._loss_scaler, self.gradient_state, strategy=self._strategy
+        )
         if self._loss_scaler is not None:
             self._loss_scaler.register(inner)
         self._optimizers.append(prepared)

@@ -146,7 +146,10 @@ class TrainingFacet(AcceleratorParts):
         tensors = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         if self.gradient_state.sync_gradients:
             self._unscale_owners(tensors)
-            return nn.utils.clip_grad_norm_(tensors, max_norm, norm_type=norm_type)
+            self._strategy.complete_gradients(tensors)
+            norm = nn.utils.clip_grad_norm_(tensors, max_norm, norm_type=norm_type)
+            self._strategy.gradients_edited(tensors)
+            return norm
         norm = nn.utils.get_total_norm([p.grad for p in tensors if p.grad is not None], norm_type)
         scaler = self._loss_scaler
         return norm if scaler is None else norm / scaler.scaler.get_scale()
@@ -156,7 +159,9 @@ class TrainingFacet(AcceleratorParts):
         tensors = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         if self.gradient_state.sync_gradients:
             self._unscale_owners(tensors)
+            self._strategy.complete_gradients(tensors)
             nn.utils.clip_grad_value_(tensors, clip_value)
+            self._strategy.gradients_edited(tensors)
 
     def _unscale_owners(self, parameters: list[torch.Tensor]) -> None:
         # Only optimizers that hold these parameters: another one's backward may not have run yet.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -38,3 +39,15 @@ class Strategy(ABC):
     @abstractmethod
     def sync_next_backward(self, model: nn.Module) -> None:
         """Have the next backward synchronise, though its forward ran under :meth:`no_sync`."""
+
+    def complete_gradients(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Have the gradients be those of all ranks, before they are read or stepped with. Collective.
+
+        Nothing where backward has seen to it. Costs nothing when they are complete already.
+        """
+
+    def gradients_edited(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Complete gradients were changed in the same way on every rank, e.g. clipped."""
+
+    def step_taken(self) -> None:
+        """An optimizer has stepped."""

@@ -97,8 +97,8 @@ def entries_of(settings: Resolved) -> dict[str, object]:
 
 
 def entry(each: Setting, value: object) -> object:
-    """What a control holds for a value: itself where there are choices, else a text."""
-    if each.choices or isinstance(each.default, bool):
+    """What controls hold for a value: itself where there are choices or boxes, else a text."""
+    if each.choices or isinstance(value, (bool, tuple)):
         return value
     if value is None:
         return unsaid_word(each) or ""
@@ -184,7 +184,10 @@ def _said(values: Mapping[str, Any], base: Resolved, pinned: Collection[str]) ->
         each = SETTINGS[name]
         if value == base[name] and (name not in pinned or value is None):
             continue
-        said[name] = unsaid_word(each) if value is None else value
+        if value is not None:
+            said[name] = value
+        elif unsaid_word(each):
+            said[name] = unsaid_word(each)
     if values["cpu"]:
         said.pop("devices", None)  # those of a weaker source give way
     chosen = values["devices"]

@@ -19,8 +19,10 @@ STYLE = """\
 <style>
 .nbaccel-form { max-width: 62em; }
 .nbaccel-form .nbaccel-row { align-items: baseline; flex-wrap: wrap; }
+.nbaccel-form .nbaccel-device { align-items: center; }
+.nbaccel-form .nbaccel-device .widget-checkbox, .nbaccel-form .nbaccel-device label { align-items: center; }
 .nbaccel-form .nbaccel-note, .nbaccel-form .nbaccel-note .widget-html-content { line-height: 1.4; }
-.nbaccel-form .widget-html-content, .nbaccel-form .jp-OutputArea-output {
+.nbaccel-form .widget-html-content {
   color: var(--jp-ui-font-color1, inherit); white-space: normal; }
 .nbaccel-form .nbaccel-quiet { opacity: 0.7; }
 .nbaccel-form .nbaccel-wrong { color: var(--jp-error-color1, var(--vscode-errorForeground, currentColor));
@@ -42,10 +44,10 @@ DESCRIPTIONS = {
 }
 """What a control is called, where that isn't its setting's name."""
 
-WIDTH = "27em"
+WIDTH = "34em"
 """Of a control with its description."""
 
-_DESCRIPTION_STYLE = {"description_width": "9em"}
+_DESCRIPTION_STYLE = {"description_width": "11em"}
 
 
 def description(name: str) -> str:
@@ -87,7 +89,7 @@ def dropdown(text: str, choices: Sequence[tuple[str, object]]) -> Any:
 def code_field(text: str) -> Any:
     """A line to copy: it takes the focus, so that it can be copied without a mouse."""
     field = ipywidgets.Text(
-        description=text, style=dict(_DESCRIPTION_STYLE), layout=ipywidgets.Layout(width="100%")
+        description=text, style=dict(_DESCRIPTION_STYLE), layout=ipywidgets.Layout(width="98%")
     )
     field.add_class("nbaccel-code")
     return field

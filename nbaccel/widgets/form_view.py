@@ -92,8 +92,10 @@ class FormView:
         lines = [
             ipywidgets.HBox([box, words.widget]) for box, words in zip(self.boxes, self.usage, strict=True)
         ]
+        for line in lines:
+            line.add_class("nbaccel-device")
         self._device_list = ipywidgets.VBox(
-            [*lines, self.cpu.widget], layout=ipywidgets.Layout(margin="0 0 0.5em 9.5em")
+            [*lines, self.cpu.widget], layout=ipywidgets.Layout(margin="0 0 0.5em 11.5em")
         )
 
     def _row(self, name: str) -> Row:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from nbaccel.accelerator import Accelerator
 from nbaccel.runtime.collectives import operations
@@ -184,6 +184,7 @@ def _metrics(grid: list[tuple[int, int]], **config: Any) -> list[Any]:
         loader = accelerator.prepare(DataLoader(range(n), batch))
         together: list[int] = []
         words: list[str] = []
+        assert len(loader) == sum(1 for _ in loader)
         for x in loader:
             got = accelerator.gather_for_metrics({"x": x, "pair": (x * 2, [x])})
             assert got["pair"][0].tolist() == [2 * v for v in got["x"].tolist()]
@@ -264,6 +265,23 @@ def test_B077_B078_batches_of_anything_reach_every_rank() -> None:
     assert (first[1], second[1]) == ([[1, 2], [5]], [[3, 4], [1]])
 
 
+def test_B092_skipping_keeps_how_batches_are_cut() -> None:
+    def cut(batch: dict[str, Any], part: slice, process_index: int, num_processes: int) -> dict[str, Any]:
+        return {"x": batch["x"][process_index::num_processes], "cut": True}
+
+    def on_rank() -> list[list[Any]]:
+        config = DataLoaderConfiguration(dispatch_batches=True, split_batches=True)
+        accelerator = Accelerator(cpu=True, dataloader_config=config)
+        data = [{"x": torch.tensor(i)} for i in range(12)]
+        loader = accelerator.prepare_data_loader(DataLoader(data, 4), slice_fn_for_dispatch=cut)
+        skipped = accelerator.skip_first_batches(loader, 1)
+        return [[[b["x"].tolist(), b["cut"]] for b in batches] for batches in (loader, skipped)]
+
+    for rank, (whole, rest) in enumerate(run_ranks(on_rank, 2)):
+        assert whole == [[[start + rank, start + rank + 2], True] for start in (0, 4, 8)]
+        assert rest == whole[1:]
+
+
 def test_a_failure_of_the_reading_rank_reaches_the_others() -> None:
     class Broken(IterableDataset[int]):
         def __iter__(self) -> Any:
@@ -301,6 +319,8 @@ def test_B091_split_between_processes() -> None:
             assert [x for part in sizes(n, world) for x in part] == list(range(n))
     assert split_evenly((1, 2, 3), 2, 1) == (3,)
     assert split_evenly(torch.arange(3), 2, 1, apply_padding=True).tolist() == [2, 2]
+    part = split_evenly(TensorDataset(torch.arange(3)), 2, 0)
+    assert [item.tolist() for (item,) in part] == [0, 1]
     parts = split_evenly({"a": [1, 2, 3], "b": [4, 5, 6]}, 2, 0)
     assert parts == {"a": [1, 2], "b": [4, 5]}
     with pytest.raises(ValueError, match="one length"):

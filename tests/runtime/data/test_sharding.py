@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
@@ -215,10 +216,13 @@ def test_B075_every_loading_option_survives() -> None:
         "persistent_workers": True,
         "drop_last": True,
         "multiprocessing_context": "spawn",
+        "pin_memory": True,
+        "generator": torch.Generator(),
+        "in_order": False,
     }
     loader = DataLoader(range(8), 2, **options)
-    prepared = prepare_data_loader(loader, num_processes=2)
     for name, value in options.items():
+        prepared = prepare_data_loader(loader, num_processes=2)
         got = getattr(prepared, name)
         if name == "drop_last":
             got = prepared.batch_sampler.drop_last

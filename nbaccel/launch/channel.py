@@ -5,7 +5,8 @@ processes that nbaccel started itself and the socket has no name, so nobody else
 nothing that listens ever reaches this code.
 
 Messages are the small frozen dataclasses of :mod:`nbaccel.launch.messages`. Anything large travels
-in a memory file whose descriptor goes along with the message.
+in a memory file whose descriptor goes along with the message. Where there are no such sockets,
+:mod:`nbaccel.launch.tcp_channel` has the same methods.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from typing import Any
 
 _HEADER = struct.Struct("!QI")
 _MAX_FDS = 64
-_CHUNK = 1 << 16
+
+CHUNK = 1 << 16
+"""Bytes a read."""
+
+Ticket = int | str
+"""What goes along with a message: a descriptor, or the name of a file where none can be passed."""
 
 
 class ChannelClosed(EOFError):
@@ -32,11 +38,25 @@ class ChannelClosed(EOFError):
 class Channel:
     """One end of a socket pair. ``send`` may be called from several threads, reading from one."""
 
+    is_connected = True
+    """Whether something can be sent at once; else after :meth:`establish`."""
+
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._send_lock = threading.Lock()
         self._buffer = bytearray()
         self._fds: deque[int] = deque()
+
+    def establish(self, gone_fd: int) -> None:
+        """Wait until the other end is there.
+
+        Args:
+            gone_fd: becomes readable when the process at the other end has ended.
+
+        Raises:
+            ChannelClosed: it has ended.
+            TimeoutError: it doesn't come.
+        """
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
@@ -53,15 +73,17 @@ class Channel:
         """The descriptor to wait on."""
         return self._sock.fileno()
 
-    def send(self, message: object, fds: Sequence[int] = ()) -> None:
-        """Send one message; ``fds`` are duplicated into the receiver, the sender keeps its own.
+    def send(self, message: object, tickets: Sequence[Ticket] = ()) -> None:
+        """Send one message; descriptors are duplicated into the receiver, the sender keeps its own.
 
         Raises:
             ChannelClosed: the receiver is gone.
         """
         body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-        frame = memoryview(_HEADER.pack(len(body), len(fds)) + body)
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        frame = memoryview(pack_frame(body, len(tickets)))
+        fds = array.array("i", [ticket for ticket in tickets if isinstance(ticket, int)])
+        assert len(fds) == len(tickets)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)] if fds else []
         with self._send_lock:
             try:
                 sent = self._sock.sendmsg([frame], ancillary)
@@ -70,7 +92,7 @@ class Channel:
             except (BrokenPipeError, ConnectionResetError) as error:
                 raise ChannelClosed("the other end of the channel is gone") from error
 
-    def recv(self, timeout: float | None = None) -> tuple[Any, list[int]]:
+    def recv(self, timeout: float | None = None) -> tuple[Any, list[Ticket]]:
         """Wait for the next message and its descriptors, which the caller now owns.
 
         Raises:
@@ -83,16 +105,16 @@ class Channel:
                 message = self._take()
                 if message is not None:
                     return message
-                self._fill(0)
+                self._fill(wait=True)
         finally:
             self._sock.settimeout(None)
 
-    def poll(self) -> tuple[list[tuple[Any, list[int]]], bool]:
+    def poll(self) -> tuple[list[tuple[Any, list[Ticket]]], bool]:
         """Whole messages that can be had without waiting, and whether the channel is still open."""
         is_open = True
         try:
             while True:
-                self._fill(socket.MSG_DONTWAIT)
+                self._fill(wait=False)
         except BlockingIOError:
             is_open = True  # nothing more for now
         except ChannelClosed:
@@ -108,11 +130,11 @@ class Channel:
         while self._fds:
             os.close(self._fds.popleft())
 
-    def _fill(self, flags: int) -> None:
+    def _fill(self, *, wait: bool) -> None:
         fds = array.array("i")
         try:
             data, ancillary, _, _ = self._sock.recvmsg(
-                _CHUNK, socket.CMSG_LEN(_MAX_FDS * fds.itemsize), flags
+                CHUNK, socket.CMSG_LEN(_MAX_FDS * fds.itemsize), 0 if wait else socket.MSG_DONTWAIT
             )
         except ConnectionResetError as error:
             raise ChannelClosed("the other end of the channel is gone") from error
@@ -126,7 +148,7 @@ class Channel:
             raise ChannelClosed("the other end of the channel is gone")
         self._buffer += data
 
-    def _take(self) -> tuple[Any, list[int]] | None:
+    def _take(self) -> tuple[Any, list[Ticket]] | None:
         if len(self._buffer) < _HEADER.size:
             return None
         length, count = _HEADER.unpack_from(self._buffer)
@@ -135,5 +157,13 @@ class Channel:
             return None
         body = bytes(self._buffer[_HEADER.size : end])
         del self._buffer[:end]
-        fds = [self._fds.popleft() for _ in range(count)]
+        return self._open_body(body, count)
+
+    def _open_body(self, body: bytes, count: int) -> tuple[Any, list[Ticket]]:
+        fds: list[Ticket] = [self._fds.popleft() for _ in range(count)]
         return pickle.loads(body), fds
+
+
+def pack_frame(body: bytes, count: int) -> bytes:
+    """A frame of a body that ``count`` descriptors go along with."""
+    return _HEADER.pack(len(body), count) + body

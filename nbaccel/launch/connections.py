@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
+
+from nbaccel.launch import process
 
 
 def between_workers(pids: Iterable[int]) -> Mapping[int, frozenset[tuple[int, int]]]:
@@ -38,17 +40,27 @@ def between_workers(pids: Iterable[int]) -> Mapping[int, frozenset[tuple[int, in
 
 def sever(connections: frozenset[tuple[int, int]]) -> None:
     """Shut down those sockets of this process that are such connections. Their owners close them."""
-    for entry in Path("/proc/self/fd").iterdir():
+    for number in process.socket_numbers():
         try:
-            if not str(entry.readlink()).startswith("socket:"):
-                continue
-            duplicate = socket.socket(fileno=os.dup(int(entry.name)))
+            # A duplicate, where there is such a thing: the number may be given out again meanwhile.
+            ours = number if sys.platform == "win32" else os.dup(number)
         except OSError:
             continue  # closed since it was listed
-        with duplicate:
-            try:
-                pair = (duplicate.getsockname()[1], duplicate.getpeername()[1])
-                if duplicate.family in (socket.AF_INET, socket.AF_INET6) and pair in connections:
-                    duplicate.shutdown(socket.SHUT_RDWR)
-            except (OSError, IndexError):
-                continue  # listens, isn't an internet socket, or was cut by the other end already
+        try:
+            connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=ours)
+        except OSError:
+            if ours != number:
+                os.close(ours)
+            continue  # no socket
+        try:
+            # A listening socket has no peer, and addresses of other families have no port in second place.
+            pair = (connection.getsockname()[1], connection.getpeername()[1])
+            if pair in connections:
+                connection.shutdown(socket.SHUT_RDWR)
+        except (OSError, IndexError):
+            continue  # it isn't connected, or was cut by the other end already
+        finally:
+            if ours == number:
+                connection.detach()
+            else:
+                connection.close()

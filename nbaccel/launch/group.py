@@ -4,7 +4,7 @@
 
     WorkerGroup ──▶ Member (one a rank) ──▶ process    (signals, exit status; threads of one share it)
                                         ──▶ channel    (orders, reports)
-                                        ──▶ out, err   (pipes, drained always)
+                                        ──▶ out, err   (its standard streams, drained always)
 
 The group is the mechanism: it starts, listens, signals and ends. What to do when something happens
 is :mod:`nbaccel.launch.supervision`'s. Everything runs in the thread that calls; there are no
@@ -13,10 +13,8 @@ threads here, so output goes to the cell that asked for the work.
 
 from __future__ import annotations
 
-import os
 import selectors
 import signal
-import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -25,15 +23,16 @@ from typing import Self
 
 from nbaccel.errors import LaunchError
 from nbaccel.launch import messages
-from nbaccel.launch.channel import Channel, ChannelClosed
+from nbaccel.launch.byte_sources import ByteSource
+from nbaccel.launch.channel import Channel, ChannelClosed, Ticket
 from nbaccel.launch.connections import between_workers
 from nbaccel.launch.output import Router
 from nbaccel.launch.payload import Payload
 from nbaccel.launch.postmortem import FrameReport
-from nbaccel.launch.spawners import Shared, Spawner, WorkerProcess
+from nbaccel.launch.process import KILL, is_portable
+from nbaccel.launch.spawners import Shared, Spawner, StartedWorker, WorkerProcess, on_descriptors
 from nbaccel.launch.whereabouts import Whereabouts, name_cells
 
-_READ_SIZE = 1 << 16
 _READS_A_TURN = 16
 """More than a pipe holds, and no more: a process that escaped must not keep us reading for ever."""
 _KILL_WAIT = 5.0
@@ -46,8 +45,8 @@ class Member:
     rank: int
     process: WorkerProcess
     channel: Channel
-    out_fd: int
-    err_fd: int
+    streams: Mapping[bool, ByteSource]
+    """Whether it is standard error -> the stream."""
     idles: bool = False
     """The task at hand isn't for this rank."""
     returned: bool = False
@@ -62,6 +61,8 @@ class Member:
     """What it told of its frames after a failure."""
     asked_exit: int | None = None
     """Code of ``sys.exit(code)``."""
+    exit_text: str = ""
+    """What it gave instead of a code."""
     stacks: str | None = None
     """Last answer to :class:`~nbaccel.launch.messages.AskStacks`."""
     whereabouts: Whereabouts | None = None
@@ -135,6 +136,7 @@ class WorkerGroup:
         self.members: list[Member] = []
         self._router = router
         self._selector = selectors.DefaultSelector()
+        self._spawner: Spawner | None = None
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -156,58 +158,62 @@ class WorkerGroup:
         Raises:
             LaunchError: the system refused a process; none is left.
         """
+        self._spawner = spawner
+        if threads_per_process > 1 and is_portable():
+            raise LaunchError("ranks can't share a process here: this platform passes no descriptors")
         host: Member | None = None
+        late = []
         for local_rank in range(count):
             order = setup(local_rank)
             rank = order.place.rank
             if host is None or local_rank % threads_per_process == 0:
-                host = self._start_one(rank, _starter(spawner, f"nbaccel rank {rank}"))
+                host = self._start_one(rank, lambda rank=rank: spawner.start(f"nbaccel rank {rank}"))  # type: ignore[misc]
                 self._listen(host.process.fileno(), lambda member=host: self._read_exit(member))  # type: ignore[misc]
-                self._send(host, order)
+                if host.channel.is_connected:
+                    self._greet(host, order)
+                else:
+                    late.append((host, order))
             else:
                 self._host(host, order)
+        for member, order in late:
+            self._greet(member, order)
 
     def _host(self, host: Member, order: messages.Setup) -> None:
         """Bring up a further rank in a thread of ``host``'s process."""
 
-        def hand_over(fds: tuple[int, int, int]) -> WorkerProcess:
+        def hand_over(*fds: int) -> WorkerProcess:
             self._send(host, messages.Host(order), *fds)
             return Shared(host.process)
 
-        member = self._start_one(order.place.rank, hand_over)
+        member = self._start_one(order.place.rank, lambda: on_descriptors(hand_over))
+        self._listen(member.channel.fileno(), lambda: self._read_channel(member))
         member.host = host
         host.hosted.append(member)
 
-    def _start_one(self, rank: int, start: _Start) -> Member:
-        channel, theirs = _channel_pair(rank)
-        fds: list[int] = []
+    def _start_one(self, rank: int, start: Callable[[], StartedWorker]) -> Member:
         try:
-            out_r, out_w = os.pipe()
-            fds += [out_r, out_w]
-            err_r, err_w = os.pipe()
-            fds += [err_r, err_w]
-            process = start((theirs.fileno(), out_w, err_w))
+            started = start()
         except OSError as error:
-            channel.close()
-            for fd in fds:
-                os.close(fd)
-            raise _refused(rank, error) from error
-        except BaseException:
-            channel.close()
-            for fd in fds:
-                os.close(fd)
-            raise
-        finally:
-            theirs.close()
-        os.close(out_w)
-        os.close(err_w)
-        member = Member(rank, process, channel, out_r, err_r)
+            raise LaunchError(
+                f"rank {rank} could not be started: {error.strerror or error}; "
+                "use fewer processes or raise the limit (ulimit -a shows it)"
+            ) from error
+        member = Member(rank, started.process, started.channel, {False: started.out, True: started.err})
         self.members.append(member)
-        for fd, is_err in ((out_r, False), (err_r, True)):
-            os.set_blocking(fd, False)
-            self._listen(fd, lambda m=member, e=is_err: self._read_stream(m, e))  # type: ignore[misc]
-        self._listen(channel.fileno(), lambda: self._read_channel(member))
+        for is_err, source in member.streams.items():
+            self._listen(source.fileno(), lambda e=is_err: self._read_stream(member, e))  # type: ignore[misc]
         return member
+
+    def _greet(self, member: Member, order: messages.Setup) -> None:
+        """Begin to speak with a worker."""
+        try:
+            member.channel.establish(member.process.fileno())
+        except ChannelClosed:
+            return  # its end shows on the exit status
+        except TimeoutError as error:
+            raise LaunchError(f"rank {member.rank} did not come up: {error}") from error
+        self._listen(member.channel.fileno(), lambda: self._read_channel(member))
+        self._send(member, order)
 
     def renumber(self, rank_of: Mapping[int, int]) -> None:
         """Give members other ranks; before any of them has been asked for more than to start.
@@ -236,6 +242,8 @@ class WorkerGroup:
                         payload.close()
             self.members.clear()
             self._selector.close()
+            if self._spawner is not None:
+                self._spawner.close()
 
     def __enter__(self) -> Self:
         return self
@@ -267,7 +275,7 @@ class WorkerGroup:
             member.begin_task(idles=ranks is not None and member.rank not in ranks)
             if not member.idles:
                 around = None if ambience is None else ambience(member.rank)
-                self._send(member, messages.Run(task, wants_value(member.rank), around), call.fd)
+                self._send(member, messages.Run(task, wants_value(member.rank), around), call.lend())
 
     def ask_steps(self) -> None:
         """Ask every worker for its optimizer steps; the answers arrive in ``member.steps``."""
@@ -325,7 +333,7 @@ class WorkerGroup:
     def kill(self) -> None:
         """KILL every worker's group and wait until all are reaped."""
         if self.running():
-            self.signal(signal.SIGKILL, group=True)
+            self.signal(KILL, group=True)
             self.pump_until(lambda: not self.running(), _KILL_WAIT)
 
     # --- listening ----------------------------------------------------------------------------
@@ -361,18 +369,19 @@ class WorkerGroup:
         """Within it, wake :meth:`pump` for a descriptor that isn't a worker's, too."""
         return _Listening(self._selector, fd, callback)
 
-    def stream_fds(self) -> list[tuple[int, bool, int]]:
-        """Source, whether it is standard error, and descriptor of each pipe that is open."""
+    def open_streams(self) -> list[tuple[int, bool, ByteSource]]:
+        """Source, whether it is standard error, and the stream, of each that is open."""
         return [
-            (member.source, is_err, member.err_fd if is_err else member.out_fd)
+            (member.source, is_err, member.streams[is_err])
             for member in self.members
             for is_err in member.open_streams
         ]
 
     def drain_now(self) -> None:
-        """Read what is in the pipes at this moment: all that was written before a report that arrived."""
+        """Read what is there at this moment: all that was written before a report that arrived."""
         for member in self.members:
             for is_err in tuple(member.open_streams):
+                member.streams[is_err].settle()
                 self._read_stream(member, is_err)
         self._router.flush()
 
@@ -380,6 +389,7 @@ class WorkerGroup:
         """After the workers' ends: read what is still in their pipes."""
         for member in self.members:
             for is_err in tuple(member.open_streams):
+                member.streams[is_err].settle()
                 self._read_stream(member, is_err)
                 self._end_stream(member, is_err)
         self._router.flush()
@@ -389,17 +399,16 @@ class WorkerGroup:
     def _listen(self, fd: int, callback: Callable[[], None]) -> None:
         self._selector.register(fd, selectors.EVENT_READ, callback)
 
-    def _send(self, member: Member, message: object, *fds: int) -> None:
+    def _send(self, member: Member, message: object, *tickets: Ticket) -> None:
         try:
-            member.channel.send(message, fds)
+            member.channel.send(message, tickets)
         except ChannelClosed:
             return  # its end shows on the exit status
 
     def _read_stream(self, member: Member, is_err: bool) -> None:
-        fd = member.err_fd if is_err else member.out_fd
         for _ in range(_READS_A_TURN):
             try:
-                data = os.read(fd, _READ_SIZE)
+                data = member.streams[is_err].read()
             except BlockingIOError:
                 return
             if not data:
@@ -411,20 +420,19 @@ class WorkerGroup:
         if is_err not in member.open_streams:
             return
         member.open_streams.discard(is_err)
-        fd = member.err_fd if is_err else member.out_fd
-        self._selector.unregister(fd)
-        os.close(fd)
+        self._selector.unregister(member.streams[is_err].fileno())
+        member.streams[is_err].close()
         self._router.end(member.source, is_err)
 
     def _read_channel(self, member: Member) -> None:
         arrived, is_open = member.channel.poll()
-        for message, fds in arrived:
-            self._take(member, message, fds)
+        for message, tickets in arrived:
+            self._take(member, message, tickets)
         if not is_open:
             self._selector.unregister(member.channel.fileno())
 
-    def _take(self, member: Member, message: object, fds: Iterable[int]) -> None:
-        payload = next((Payload.from_fd(fd) for fd in fds), None)
+    def _take(self, member: Member, message: object, tickets: Iterable[Ticket]) -> None:
+        payload = next((Payload.from_ticket(ticket, given=True) for ticket in tickets), None)
         if isinstance(message, messages.Returned):
             member.returned = True
             member.has_group = message.has_group
@@ -435,7 +443,7 @@ class WorkerGroup:
         elif isinstance(message, messages.FailureDetails):
             member.frames = message.frames
         elif isinstance(message, messages.Exiting):
-            member.asked_exit = message.code
+            member.asked_exit, member.exit_text = message.code, message.text
             member.exited_at = time.monotonic()
         elif isinstance(message, messages.Display):
             self._router.take_display(member.source, message)
@@ -455,9 +463,12 @@ class WorkerGroup:
         everybody = (host, *host.hosted)
         # What they said last counts, even if the exit status was seen first.
         for member in everybody:
-            if member.channel.fileno() in self._selector.get_map():
+            if member.channel.is_connected and member.channel.fileno() in self._selector.get_map():
                 self._read_channel(member)
         self._selector.unregister(host.process.fileno())
+        for member in everybody:
+            for source in member.streams.values():
+                source.writer_has_ended()
         exitcode = host.process.exitcode()
         for member in everybody:
             member.exitcode = exitcode
@@ -481,25 +492,3 @@ class _Listening(AbstractContextManager[None]):
     def __exit__(self, *_: object) -> None:
         if self._selector.get_map() is not None:  # the group may be closed by now
             self._selector.unregister(self._fd)
-
-
-_Start = Callable[[tuple[int, int, int]], WorkerProcess]
-"""Starts what runs on the worker's ends of its channel, stdout and stderr."""
-
-
-def _starter(spawner: Spawner, name: str) -> _Start:
-    return lambda fds: spawner.start(*fds, name)
-
-
-def _channel_pair(rank: int) -> tuple[Channel, socket.socket]:
-    try:
-        return Channel.pair()
-    except OSError as error:
-        raise _refused(rank, error) from error
-
-
-def _refused(rank: int, error: OSError) -> LaunchError:
-    return LaunchError(
-        f"rank {rank} could not be started: {error.strerror or error}; "
-        "use fewer processes or raise the limit (ulimit -a shows it)"
-    )

@@ -7,15 +7,15 @@ task runs it stays away from the pipes, and needs not be woken for that.
 
 from __future__ import annotations
 
-import os
-import select
+import selectors
 import threading
 from collections import deque
 from collections.abc import Sequence
 
+from nbaccel.launch.byte_sources import ByteSource
 from nbaccel.launch.output import Router
+from nbaccel.launch.wakeup import Wakeup
 
-_READ_SIZE = 1 << 16
 _KEPT_SIZE = 1 << 22
 
 
@@ -23,25 +23,25 @@ class IdleOutput:
     """A thread that sleeps in the system until a worker writes. It begins paused."""
 
     def __init__(self) -> None:
-        self._streams: dict[int, tuple[int, bool]] = {}
+        self._streams: dict[int, tuple[int, bool, ByteSource]] = {}
         self._read: deque[tuple[int, bool, bytes]] = deque()
         self._size = 0
         self._reads = False
         self._closed = False
         self._change = threading.Condition()
         """Held while a pipe is read, and while the above is changed."""
-        self._wake_r, self._wake_w = os.pipe()
+        self._wakeup = Wakeup()
         self._thread = threading.Thread(target=self._run, name="nbaccel-idle-output", daemon=True)
         self._thread.start()
 
-    def resume(self, streams: Sequence[tuple[int, bool, int]]) -> None:
+    def resume(self, streams: Sequence[tuple[int, bool, ByteSource]]) -> None:
         """Read from now on.
 
         Args:
-            streams: rank, whether it is standard error, and the descriptor of each open pipe.
+            streams: rank, whether it is standard error, and the stream, of each that is open.
         """
         with self._change:
-            self._streams = {fd: (rank, is_err) for rank, is_err, fd in streams}
+            self._streams = {source.fileno(): (rank, is_err, source) for rank, is_err, source in streams}
             self._reads = True
             self._change.notify()
 
@@ -60,20 +60,20 @@ class IdleOutput:
             self._closed = True
             self._reads = False
             self._change.notify()
-        os.close(self._wake_w)
+        self._wakeup.wake()
         self._thread.join()
-        os.close(self._wake_r)
+        self._wakeup.close()
 
     def _run(self) -> None:
         while self._wait_until_reading():
-            poller = select.poll()
-            with self._change:
-                watched = frozenset(self._streams)
-            for fd in (*watched, self._wake_r):
-                poller.register(fd, select.POLLIN)
-            # It may sleep here through whole tasks, which is why the pipes are looked at under the lock only.
-            while self._read_ready({fd for fd, _ in poller.poll()}, watched):
-                pass
+            with selectors.DefaultSelector() as selector:
+                with self._change:
+                    watched = frozenset(self._streams)
+                for fd in (*watched, self._wakeup.fileno()):
+                    selector.register(fd, selectors.EVENT_READ)
+                # It may sleep here through whole tasks, which is why streams are read under the lock only.
+                while self._read_ready({key.fd for key, _ in selector.select()}, watched):
+                    pass
 
     def _wait_until_reading(self) -> bool:
         """Whether there is to be read; False: it is over."""
@@ -87,12 +87,13 @@ class IdleOutput:
             if not self._reads or self._streams.keys() != watched:
                 return False
             for fd in ready:
+                rank, is_err, source = self._streams[fd]
                 try:
-                    data = os.read(fd, _READ_SIZE)
+                    data = source.read()
                 except BlockingIOError:
                     continue
                 if data:
-                    self._keep(*self._streams[fd], data)
+                    self._keep(rank, is_err, data)
                 else:
                     del self._streams[fd]  # its worker has ended; the next task will notice
             return self._streams.keys() == watched

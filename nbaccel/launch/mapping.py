@@ -15,6 +15,8 @@ import sys
 import weakref
 from typing import Any
 
+from nbaccel.launch import process
+
 _READ_UP_TO = 1 << 20
 """Bytes up to which reading costs less than mapping."""
 
@@ -33,7 +35,7 @@ def privately(fd: int, length: int) -> memoryview:
     """
     if length <= _READ_UP_TO:
         return _read(fd, length)
-    if sys.platform == "win32":
+    if sys.platform == "win32" or process.is_portable():
         return memoryview(mmap.mmap(fd, length, access=mmap.ACCESS_COPY))
     return _map(fd, length)
 
@@ -42,16 +44,30 @@ def _read(fd: int, length: int) -> memoryview:
     block = bytearray(length + _ALIGNMENT)
     start = -ctypes.addressof(ctypes.c_char.from_buffer(block)) % _ALIGNMENT
     view = memoryview(block)[start : start + length]
-    done = 0
-    while done < length:
-        count = os.preadv(fd, [view[done:]], done)
-        if count == 0:
-            raise EOFError(f"the file ends after {done} of {length} bytes")
-        done += count
+    done = read_into(fd, view)
+    if done < length:
+        raise EOFError(f"the file ends after {done} of {length} bytes")
     return view
 
 
+def read_into(fd: int, view: memoryview) -> int:
+    """Read a file from its start, as much as there is room for; how many bytes that were."""
+    done = 0
+    if sys.platform == "win32" or process.is_portable():
+        # Where a file is opened anew by each reader, its position is this reader's own.
+        with open(fd, "rb", buffering=0, closefd=False) as file:
+            file.seek(0)
+            while done < len(view) and (count := file.readinto(view[done:])):
+                done += count
+        return done
+    while done < len(view) and (count := os.preadv(fd, [view[done:]], done)):
+        done += count
+    return done
+
+
 def _map(fd: int, length: int) -> memoryview:
+    if sys.platform == "win32":
+        raise NotImplementedError("Windows maps files in another way")
     libc = _libc()
     address = libc.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, fd, 0)
     if address == ctypes.c_void_p(-1).value:

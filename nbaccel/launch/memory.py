@@ -17,13 +17,16 @@ A file that brings a result home is never kept: the kernel maps it for as long a
 
 from __future__ import annotations
 
-import fcntl
 import os
+import sys
 import tempfile
 import threading
 from typing import Self
 
-from nbaccel.launch import process
+from nbaccel.launch import named_files, process
+
+if sys.platform != "win32":
+    import fcntl
 
 LIMIT_NAME = "NBACCEL_WARM_MEMORY_MB"
 """Environment name: how much memory may be kept between launches, in MiB; 0 keeps none."""
@@ -35,10 +38,15 @@ _SMALL_USES = 8
 
 
 class MemoryFile:
-    """A file without a name. Whoever holds it owns its two descriptors."""
+    """A file without a name. Whoever holds it owns its two descriptors.
 
-    def __init__(self, writer: int, reader: int | None) -> None:
+    Where descriptors can't be passed it has one, by which others open it.
+    """
+
+    def __init__(self, writer: int, reader: int | None, path: str | None = None) -> None:
         self.writer = writer
+        self.path = path
+        """Its name, if it has one; None also when it is somebody else's to remove."""
         self.reader = os.dup(writer) if reader is None else reader
         self.can_tell_readers = reader is not None
         """False where the system opens no file twice: then it can't be written over."""
@@ -47,13 +55,19 @@ class MemoryFile:
         self._small_uses = 0
 
     @classmethod
-    def create(cls) -> Self:
+    def create(cls, *, lent: bool = True) -> Self:
         """A new, empty one.
+
+        Args:
+            lent: if it has a name, others open it while we hold it; else one gets it for good.
 
         Raises:
             OSError: the system has no descriptor, or no place for a temporary file, left.
         """
-        if not hasattr(os, "memfd_create"):
+        if process.is_portable():
+            writer, path = named_files.create(lent=lent)
+            return cls(writer, None, path)
+        if sys.platform != "linux" or not hasattr(os, "memfd_create"):
             return cls(*_unlinked_file())
         writer = os.memfd_create("nbaccel-payload", os.MFD_CLOEXEC)
         try:
@@ -70,10 +84,9 @@ class MemoryFile:
         if not self.can_tell_readers or self.reader >= 0:
             return False
         try:
-            fcntl.flock(self.writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _try_exclusive_lock(self.writer)
         except OSError:
             return False
-        fcntl.flock(self.writer, fcntl.LOCK_UN)
         reader = _open_again(self.writer)
         if reader is None:
             return False
@@ -84,7 +97,7 @@ class MemoryFile:
     @property
     def size(self) -> int:
         """Bytes of memory that it occupies, earlier content included."""
-        return os.fstat(self.writer).st_blocks * 512
+        return getattr(os.fstat(self.writer), "st_blocks", 0) * 512
 
     def trim(self) -> None:
         """Forget the memory beyond the present content when that has been small for some time."""
@@ -100,11 +113,14 @@ class MemoryFile:
             self.reader = -1
 
     def close(self) -> None:
-        """Give up both descriptors; mappings stay."""
+        """Give up both descriptors, and the name; mappings stay."""
         self.close_reader()
         if self.writer >= 0:
             os.close(self.writer)
             self.writer = -1
+        if self.path is not None:
+            named_files.remove(self.path)
+            self.path = None
 
 
 def acquire() -> MemoryFile:
@@ -188,13 +204,13 @@ def _forget_in_child() -> None:
     free_warm()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+process.at_fork(after_in_child=_forget_in_child)
 
 
 def _open_again(writer: int) -> int | None:
     """A second descriptor with a lock of its own: duplicates would share one with the writer."""
     try:
-        reader = os.open(f"/proc/self/fd/{writer}", os.O_RDWR | os.O_CLOEXEC)
+        reader = os.open(f"/proc/self/fd/{writer}", os.O_RDWR)
     except FileNotFoundError:
         return None  # no /proc here
     return _locked(reader)
@@ -204,7 +220,7 @@ def _unlinked_file() -> tuple[int, int]:
     """Where memory files don't exist: a temporary file whose name is gone at once."""
     writer, name = tempfile.mkstemp(prefix="nbaccel-payload-")
     try:
-        reader = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+        reader = os.open(name, os.O_RDWR)
         return writer, _locked(reader)
     except BaseException:
         os.close(writer)
@@ -213,9 +229,16 @@ def _unlinked_file() -> tuple[int, int]:
         os.unlink(name)  # noqa: PTH108  # mkstemp gives a text
 
 
+def _try_exclusive_lock(writer: int) -> None:
+    if sys.platform != "win32":
+        fcntl.flock(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(writer, fcntl.LOCK_UN)
+
+
 def _locked(reader: int) -> int:
     try:
-        fcntl.flock(reader, fcntl.LOCK_SH)
+        if sys.platform != "win32":
+            fcntl.flock(reader, fcntl.LOCK_SH)
     except BaseException:
         os.close(reader)
         raise

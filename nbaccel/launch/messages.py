@@ -151,6 +151,11 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Interrupt:
+    """Raise ``KeyboardInterrupt`` in user code, where no signal can be sent."""
+
+
+@dataclass(frozen=True)
 class AskStacks:
     """Report where every thread is."""
 
@@ -230,6 +235,8 @@ class Exiting:
 
     task: int
     code: int
+    text: str = ""
+    """What it gave instead of a number (``sys.exit("no data")``), which counts as 1."""
 
 
 @dataclass(frozen=True)

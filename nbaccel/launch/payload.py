@@ -7,7 +7,8 @@
 
 The file has no name, so nothing can be left behind in a file system. The writer writes each byte
 once; every reader maps the file privately: it can write to what it got, copies only the pages that
-it writes, and nobody else sees that. Descriptors travel over :mod:`nbaccel.launch.channel`.
+it writes, and nobody else sees that. Descriptors travel over :mod:`nbaccel.launch.channel`; where that
+can't be, the file has a name for as long as it takes (:mod:`nbaccel.launch.named_files`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any, Self
 
-from nbaccel.launch import mapping, memory, pickling, tensors, unpicklable
+from nbaccel.launch import mapping, memory, named_files, pickling, tensors, unpicklable
+from nbaccel.launch.channel import Ticket
 
 _HEADER = struct.Struct("!8sQQQ")  # magic, length of the pickle stream, offset of the index, its entries
 _MAGIC = b"nbaccel2"
@@ -48,17 +50,50 @@ class Payload:
     """A memory file with one pickled object. Owns its descriptor; a context manager."""
 
     def __init__(
-        self, fd: int, contents: Contents | None = None, file: memory.MemoryFile | None = None
+        self,
+        fd: int,
+        contents: Contents | None = None,
+        file: memory.MemoryFile | None = None,
+        *,
+        is_kept_warm: bool = True,
     ) -> None:
         self.fd = fd
         """The descriptor to send; -1 after :meth:`close`."""
         self.contents = contents or Contents()
         self._file = file
+        self._is_kept_warm = is_kept_warm
 
     @classmethod
     def from_fd(cls, fd: int) -> Payload:
         """Take over a descriptor that arrived from another process."""
         return cls(fd)
+
+    @classmethod
+    def from_ticket(cls, ticket: Ticket, *, given: bool) -> Payload:
+        """What arrived beside a message.
+
+        Args:
+            ticket: a descriptor, which is ours now, or a name.
+            given: the file that has this name is ours from now on.
+
+        Raises:
+            OSError: there is no such file any more.
+        """
+        if isinstance(ticket, int):
+            return cls(ticket)
+        return cls(named_files.open_given(ticket) if given else named_files.open_lent(ticket))
+
+    def lend(self) -> Ticket:
+        """What goes beside a message whose receiver may read it while we hold it."""
+        path = None if self._file is None else self._file.path
+        return self.fd if path is None else path
+
+    def give(self) -> Ticket:
+        """What goes beside a message whose receiver owns it from now on; it is still ours to close."""
+        ticket = self.lend()
+        if self._file is not None:
+            self._file.path = None
+        return ticket
 
     @property
     def modules(self) -> frozenset[str]:
@@ -71,9 +106,9 @@ class Payload:
         Raises:
             Exception: whatever an object's own rebuilding raises.
         """
-        header = os.pread(self.fd, _HEADER.size, 0)
-        if len(header) < _HEADER.size or not header.startswith(_MAGIC):
-            raise ValueError(f"not a payload: it starts with {header!r}")
+        header = bytearray(_HEADER.size)
+        if mapping.read_into(self.fd, memoryview(header)) < _HEADER.size or not header.startswith(_MAGIC):
+            raise ValueError(f"not a payload: it starts with {bytes(header)!r}")
         _, stream_length, index_offset, count = _HEADER.unpack(header)
         # The file may be longer: a warm one keeps the memory of what it held before.
         length = index_offset + count * _INDEX_ENTRY.size
@@ -93,8 +128,10 @@ class Payload:
             return
         if self._file is None:
             os.close(self.fd)
-        else:
+        elif self._is_kept_warm:
             memory.release(self._file)
+        else:
+            self._file.close()
         self.fd = -1
 
     def __enter__(self) -> Self:
@@ -141,12 +178,13 @@ def dump_result(value: Any, whose: str = "") -> Payload:
         TypeError: something in it can't be pickled; the message names it and the way to it.
         OSError: there is no room for it.
     """
-    file = memory.MemoryFile.create()
+    file = memory.MemoryFile.create(lent=False)
     try:
         contents = _write(file, value, pickling.ResultPickler, whose)
-        return Payload(os.dup(file.reader), contents)
-    finally:
+    except BaseException:
         file.close()
+        raise
+    return Payload(file.reader, contents, file, is_kept_warm=False)
 
 
 def _write(file: memory.MemoryFile, obj: Any, make_pickler: MakePickler, whose: str = "") -> Contents:

@@ -1,6 +1,7 @@
 """What the operating system is asked for: sessions, death signals, signals to known processes.
 
-Every assumption about the platform that the launcher makes stands in this file.
+Every assumption about the platform that the launcher makes stands in this file, and what only Windows
+is asked for in :mod:`nbaccel.launch.process_windows`.
 """
 
 from __future__ import annotations
@@ -12,21 +13,51 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
 from nbaccel.errors import LaunchError
+from nbaccel.launch.process_windows import EXIT_NAMES
+from nbaccel.launch.wakeup import Wakeup, is_readable
 
+PLATFORM_NAME = "NBACCEL_PLATFORM"
+"""Environment name, for tests: ``portable`` makes the launcher do without what Windows hasn't got."""
+
+KILL = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
+"""The signal that nobody can ignore. On Windows each signal but Ctrl-C ends a process at once."""
+
+_JOIN_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+def is_portable() -> bool:
+    """Whether to do without fork, process groups, signals between processes and passing of descriptors.
+
+    So it is on Windows, which has none of them; see ``docs/platforms.md``.
+    """
+    return sys.platform == "win32" or os.environ.get(PLATFORM_NAME) == "portable"
+
+
+def at_fork(
+    *,
+    before: Callable[[], None] | None = None,
+    after_in_parent: Callable[[], None] | None = None,
+    after_in_child: Callable[[], None] | None = None,
+) -> None:
+    """:func:`os.register_at_fork`, where there are forks."""
+    if sys.platform != "win32":
+        hooks = {"before": before, "after_in_parent": after_in_parent, "after_in_child": after_in_child}
+        os.register_at_fork(**{name: hook for name, hook in hooks.items() if hook is not None})
+
+
 def _prctl(option: int, value: int) -> None:
-    if not sys.platform.startswith("linux"):
+    if not sys.platform.startswith("linux") or is_portable():
         return
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
@@ -39,7 +70,7 @@ def die_with_parent(parent: int) -> None:
 
     ``parent`` is the pid expected: when it is gone already, the signal would never come.
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, KILL)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -62,6 +93,8 @@ def adopt_orphans() -> None:
 
 def kill_group(pid: int, signum: int) -> None:
     """Signal the process group that ``pid`` leads. The caller knows that ``pid`` isn't reaped yet."""
+    if sys.platform == "win32":
+        raise NotImplementedError("Windows has no process groups")
     try:
         os.killpg(pid, signum)
     except ProcessLookupError:
@@ -74,6 +107,8 @@ def kill_group(pid: int, signum: int) -> None:
 
 def group_is_gone(pid: int) -> bool:
     """Whether the process group that ``pid`` led has no member left, none that waits to be reaped either."""
+    if sys.platform == "win32":
+        raise NotImplementedError("Windows has no process groups")
     try:
         os.killpg(pid, 0)
     except ProcessLookupError:
@@ -103,27 +138,89 @@ def child_pids() -> list[int]:
 
 def forks_safely() -> bool:
     """Whether a process that has loaded torch may be forked: system libraries of macOS break by it."""
-    return sys.platform.startswith("linux")
+    return sys.platform.startswith("linux") and not is_portable()
+
+
+def lead_session() -> None:
+    """Make this process the leader of a session, so that what is meant for its parent isn't for it."""
+    if sys.platform != "win32" and os.getsid(0) != os.getpid():
+        os.setsid()
+
+
+def end_with_descendants() -> NoReturn:
+    """End this process, which leads a session, and all that it has started."""
+    if sys.platform != "win32":
+        kill_group(os.getpid(), KILL)
+    # Windows: the job object ends with the process that made it, and all in it.
+    os._exit(1)
+
+
+def interrupt_main_thread() -> None:
+    """As Ctrl-C would, from another thread: also a main thread that sleeps in the system is woken."""
+    if sys.platform == "win32":
+        signal.raise_signal(signal.SIGINT)
+    else:
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)
 
 
 class ExitWatch:
-    """A descriptor that becomes readable when a child of this process ends."""
+    """Something that becomes readable when a child of this process ends, and doesn't reap it."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, wait: Callable[[], object] | None = None) -> None:
+        """Watch a child that isn't reaped yet.
+
+        Args:
+            pid: the child.
+            wait: returns when it has ended, for where the system has nothing to wait on; None asks the
+                system, which isn't possible everywhere.
+        """
+        self._pid = pid
         self._kqueue: Any = None
-        if hasattr(os, "pidfd_open"):
-            self._fd = os.pidfd_open(pid)
+        self._fd = -1
+        self._wakeup: Wakeup | None = None
+        self._thread: threading.Thread | None = None
+        if sys.platform == "win32" or is_portable():
+            self._watch_in_thread(wait)
+        elif sys.platform == "linux":
+            try:
+                self._fd = os.pidfd_open(pid)
+            except OSError:  # not offered by this system, or by what stands in for it in a sandbox
+                self._watch_in_thread(wait)
         else:
             # The BSDs and macOS: a queue of events, which is itself something to wait on.
-            self._kqueue = select.kqueue()  # type: ignore[attr-defined]
-            event = select.kevent(  # type: ignore[attr-defined]
-                pid,
-                filter=select.KQ_FILTER_PROC,  # type: ignore[attr-defined]
-                flags=select.KQ_EV_ADD,  # type: ignore[attr-defined]
-                fflags=select.KQ_NOTE_EXIT,  # type: ignore[attr-defined]
-            )
-            self._kqueue.control([event], 0)
+            self._kqueue = select.kqueue()
             self._fd = self._kqueue.fileno()
+            event = select.kevent(
+                pid, filter=select.KQ_FILTER_PROC, flags=select.KQ_EV_ADD, fflags=select.KQ_NOTE_EXIT
+            )
+            try:
+                self._kqueue.control([event], 0)
+            except ProcessLookupError:
+                # It has ended already: a process that waits to be reaped can't be watched any more.
+                self._kqueue.close()
+                self._kqueue = None
+                self._watch_in_thread(lambda: None)
+
+    def _watch_in_thread(self, wait: Callable[[], object] | None) -> None:
+        self._wakeup = Wakeup()
+        self._fd = self._wakeup.fileno()
+        self._thread = threading.Thread(
+            target=self._wait, args=(wait, self._wakeup), name="nbaccel-exit-watch", daemon=True
+        )
+        self._thread.start()
+
+    def _wait(self, wait: Callable[[], object] | None, wakeup: Wakeup) -> None:
+        try:
+            if wait is not None:
+                wait()
+            elif sys.platform == "linux":
+                os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            return  # somebody else in this process waited for all children
+        finally:
+            wakeup.wake()
 
     def fileno(self) -> int:
         """What to wait on."""
@@ -131,14 +228,26 @@ class ExitWatch:
 
     def has_ended(self) -> bool:
         """Whether the child has ended, without waiting."""
-        return bool(select.select([self._fd], [], [], 0)[0])
+        return is_readable(self._fd)
 
     def close(self) -> None:
-        """Give up the descriptor."""
-        if self._kqueue is not None:
+        """Give up the descriptor; the child has ended."""
+        if self._wakeup is not None:
+            assert self._thread is not None
+            self._thread.join(_JOIN_SECONDS)
+            self._wakeup.close()
+        elif self._kqueue is not None:
             self._kqueue.close()
         else:
             os.close(self._fd)
+
+
+def describe_exit(code: int) -> str:
+    """``SIGKILL`` for -9, ``exit code 3``, and what Windows tells of a process that it has ended."""
+    if code < 0:
+        return describe_signal(-code)
+    name = EXIT_NAMES.get(code)
+    return f"exit code {code}" if name is None else f"exit code {code:#x}, {name}"
 
 
 def describe_signal(signum: int) -> str:
@@ -176,14 +285,29 @@ def working_folder() -> str:
 
 def default_signal_mask() -> None:
     """Let all signals in: a mask is inherited, and what this process waits for might be blocked."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def socket_numbers() -> Iterator[int]:
+    """Numbers of this process's descriptors, and of its sockets certainly; others may be among them."""
+    if sys.platform == "win32":
+        from nbaccel.launch import process_windows
+
+        return process_windows.socket_numbers()
+    folder = next((f for f in ("/proc/self/fd", "/dev/fd") if Path(f).is_dir()), None)
+    if folder is None or is_portable():
+        return iter(range(3, min(os.sysconf("SC_OPEN_MAX"), 1 << 16)))
+    return iter([int(entry.name) for entry in Path(folder).iterdir()])
 
 
 def usable_cores() -> int:
     """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    if sys.platform == "linux":
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count() or 1
+    return count
 
 
 def usable_memory() -> int:

@@ -115,9 +115,7 @@ def spec_of(settings: Resolved, env: Mapping[str, str] | None = None, *, warns: 
     count = settings["num_processes"]
     try:
         found, chosen = (
-            (_CPU, ())
-            if settings["cpu"]
-            else _accelerators(settings["devices"], count, environ, warns=warns)
+            (_CPU, ()) if settings["cpu"] else _accelerators(settings["devices"], count, environ, warns=warns)
         )
     except ValueError as error:
         raise ValueError(f"{error}{_places(settings, 'num_processes', 'devices')}") from None

@@ -200,7 +200,7 @@ class Session:
         assert self._group is not None
         if self._idle is None:
             self._idle = IdleOutput()
-        self._idle.resume(self._group.stream_fds())
+        self._idle.resume(self._group.open_streams())
 
     # --- life ---------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Ways to bring up a worker process, behind one interface.
 
-Whichever is used, the process runs :func:`nbaccel.launch.worker.main` with the same descriptors and
-is spoken to in the same way.
+Whichever is used, the process runs :mod:`nbaccel.launch.worker` and is spoken to in the same way. Here
+are those that inherit descriptors; :mod:`nbaccel.launch.spawner_portable` is for where none can be.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ import atexit
 import multiprocessing.process
 import multiprocessing.util
 import os
-import signal
 import subprocess
 import sys
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from nbaccel.errors import LaunchError
 from nbaccel.launch import notices, process
+from nbaccel.launch.byte_sources import ByteSource, PipeSource
+from nbaccel.launch.channel import Channel
 from nbaccel.launch.zygote import EXIT_STATUS
 from nbaccel.launch.zygote_client import current_zygote
 
@@ -45,24 +48,80 @@ class WorkerProcess(Protocol):
         """Give up the descriptor."""
 
 
+@dataclass(frozen=True)
+class StartedWorker:
+    """A worker process and the ways to it. Whoever has it owns them all."""
+
+    process: WorkerProcess
+    channel: Channel
+    out: ByteSource
+    err: ByteSource
+
+
 class Spawner(Protocol):
     """Starts worker processes."""
 
-    def start(self, channel_fd: int, out_fd: int, err_fd: int, name: str) -> WorkerProcess:
-        """Start one worker on these descriptors, which stay the caller's.
+    def start(self, name: str) -> StartedWorker:
+        """Start one worker; ``name`` is what process listings show.
 
         Raises:
             LaunchError: the system refused.
+            OSError: it has no descriptors left.
         """
 
+    def close(self) -> None:
+        """When no worker is left: free what they shared."""
 
-class ZygoteSpawner:
+
+def on_descriptors(start: Callable[[int, int, int], WorkerProcess]) -> StartedWorker:
+    """Start a worker that inherits, or is handed, a socket and the write ends of two pipes.
+
+    Args:
+        start: starts it on its ends of channel, stdout and stderr, which stay ours to close.
+    """
+    channel, theirs = Channel.pair()
+    fds: list[int] = []
+    try:
+        out_r, out_w = os.pipe()
+        fds += [out_r, out_w]
+        err_r, err_w = os.pipe()
+        fds += [err_r, err_w]
+        worker = start(theirs.fileno(), out_w, err_w)
+    except BaseException:
+        channel.close()
+        for fd in fds:
+            os.close(fd)
+        raise
+    finally:
+        theirs.close()
+    os.close(out_w)
+    os.close(err_w)
+    return StartedWorker(worker, channel, PipeSource(out_r), PipeSource(err_r))
+
+
+class _InheritingSpawner:
+    """Starts workers that inherit their descriptors."""
+
+    def start(self, name: str) -> StartedWorker:
+        return on_descriptors(
+            lambda channel_fd, out_fd, err_fd: self._start(channel_fd, out_fd, err_fd, name)
+        )
+
+    def _start(self, channel_fd: int, out_fd: int, err_fd: int, name: str) -> WorkerProcess:
+        """Start one worker on these descriptors, which stay the caller's."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is shared."""
+
+
+class ZygoteSpawner(_InheritingSpawner):
     """Forks of the clean zygote."""
 
     def __init__(self, modules: frozenset[str] = frozenset()) -> None:
         self._zygote = current_zygote(modules)
 
-    def start(self, channel_fd: int, out_fd: int, err_fd: int, name: str) -> WorkerProcess:
+    def _start(self, channel_fd: int, out_fd: int, err_fd: int, name: str) -> WorkerProcess:
         exit_r, exit_w = os.pipe()
         try:
             pid = self._zygote.fork(name, (channel_fd, out_fd, err_fd, exit_w))
@@ -120,10 +179,10 @@ class Shared:
         """Nothing: it isn't ours."""
 
 
-class SpawnSpawner:
+class SpawnSpawner(_InheritingSpawner):
     """Fresh interpreters: slower, and right wherever forking is not."""
 
-    def start(self, channel_fd: int, out_fd: int, err_fd: int, name: str) -> WorkerProcess:
+    def _start(self, channel_fd: int, out_fd: int, err_fd: int, name: str) -> WorkerProcess:
         code = (
             f"import sys; sys.path[:] = {process.absolute_import_path()!r}; "
             "from nbaccel.launch.spawners import _fresh_worker; _fresh_worker()"
@@ -143,7 +202,7 @@ class SpawnSpawner:
         return _Child(child.pid, child)
 
 
-class ForkSpawner:
+class ForkSpawner(_InheritingSpawner):
     """Forks of the kernel as it is, with all that earlier cells did to it.
 
     Raises:
@@ -165,7 +224,9 @@ class ForkSpawner:
                 "leave start_method out, and workers start clean"
             )
 
-    def start(self, channel_fd: int, out_fd: int, err_fd: int, name: str) -> WorkerProcess:
+    def _start(self, channel_fd: int, out_fd: int, err_fd: int, name: str) -> WorkerProcess:
+        if sys.platform == "win32":
+            raise NotImplementedError("Windows has no fork")
         parent = os.getpid()
         try:
             pid = os.fork()
@@ -193,6 +254,20 @@ def of(start_method: str, modules: frozenset[str]) -> Spawner:
     Raises:
         LaunchError: this process can't start workers in that way.
     """
+    if process.is_portable():
+        if start_method in ("fork", "zygote"):
+            raise LaunchError(
+                f"start_method={start_method!r}: this platform has no fork; leave start_method out, or "
+                "say 'spawn'"
+            )
+        from nbaccel.launch.spawner_portable import PortableSpawner
+
+        return PortableSpawner()
+    if start_method == "zygote" and not hasattr(os, "waitid"):
+        raise LaunchError(
+            "start_method='zygote': this Python can't watch children as the zygote does (macOS before "
+            "Python 3.13); leave start_method out"
+        )
     if start_method == "fork":
         return ForkSpawner()
     if start_method == "spawn" or (start_method == "auto" and not process.forks_safely()):
@@ -216,7 +291,7 @@ class _Child:
     def exitcode(self) -> int | None:
         try:
             # Its group goes before it is reaped: until then the pid is its own.
-            process.kill_group(self.pid, signal.SIGKILL)
+            process.kill_group(self.pid, process.KILL)
             _, status = os.waitpid(self.pid, 0)
             process.await_group_gone(self.pid, _GROUP_END_TIMEOUT)
         except ChildProcessError:

@@ -12,7 +12,6 @@ The rules:
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -25,6 +24,7 @@ from nbaccel.launch import failures, notices, postmortem, process
 from nbaccel.launch.group import Member, WorkerGroup
 from nbaccel.launch.hang import HangWatch
 from nbaccel.launch.output import Router
+from nbaccel.launch.wakeup import Wakeup
 
 FAILURE_GRACE = 0.2
 """Seconds that the others get to fail by themselves after the first failure."""
@@ -55,25 +55,30 @@ class Interrupts:
         self.count = 0
         self._previous: Any = None
         self._installed = False
-        self._wake_r, self._wake_w = os.pipe()
-        os.set_blocking(self._wake_w, False)
-        os.set_blocking(self._wake_r, False)
+        self._wakeup = Wakeup()
+        self._previous_fd: int | None = None
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._previous = signal.signal(signal.SIGINT, self._note)
             self._installed = True
+            if process.is_portable():
+                # On Windows nothing else ends a wait: an interrupt is only noted for later.
+                self._previous_fd = signal.set_wakeup_fd(
+                    self._wakeup.sender_fileno(), warn_on_full_buffer=False
+                )
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._installed:
             signal.signal(signal.SIGINT, self._previous)
-        os.close(self._wake_r)
-        os.close(self._wake_w)
+        if self._previous_fd is not None:
+            signal.set_wakeup_fd(self._previous_fd)
+        self._wakeup.close()
 
     def fileno(self) -> int:
         """Becomes readable when an interrupt has come."""
-        return self._wake_r
+        return self._wakeup.fileno()
 
     def raise_if_any(self) -> None:
         """Raise ``KeyboardInterrupt`` for an interrupt that nobody has acted on."""
@@ -82,17 +87,11 @@ class Interrupts:
 
     def _note(self, _signum: int, _frame: FrameType | None) -> None:
         self.count += 1
-        try:
-            os.write(self._wake_w, b"!")
-        except BlockingIOError:
-            return  # enough of them are waiting to be seen
+        self._wakeup.wake()
 
     def clear(self) -> None:
         """Make :meth:`fileno` unreadable again; the count stays."""
-        try:
-            os.read(self._wake_r, 512)
-        except BlockingIOError:
-            return
+        self._wakeup.clear()
 
 
 def import_torch() -> None:
@@ -170,7 +169,7 @@ class Supervisor:
         self._group.drain()
         for member in self._group.members:
             if member.exitcode and member not in stopped:
-                how = _describe_end(member.exitcode)
+                how = process.describe_exit(member.exitcode)
                 notices.warn(f"rank {member.rank} ended with {how} after its function had returned")
 
     # --- the four ends ------------------------------------------------------------------------
@@ -292,16 +291,12 @@ def _died_together(one: Member, other: Member) -> bool:
 def _story_of(member: Member) -> str:
     """What became of a member that did not report an exception."""
     if member.asked_exit is not None:
-        return f"called sys.exit({member.asked_exit})"
+        return f"called sys.exit({member.exit_text or member.asked_exit!r})"
     if member.exitcode is None:
         return "was lost with the process that it was forked from"
-    if member.exitcode == -signal.SIGKILL:
+    if member.exitcode == -process.KILL and sys.platform != "win32":
         return (
             "was killed by SIGKILL, most likely by the system because memory ran out: "
             "use a smaller batch, model or number of processes"
         )
-    return f"died: {_describe_end(member.exitcode)}"
-
-
-def _describe_end(exitcode: int) -> str:
-    return process.describe_signal(-exitcode) if exitcode < 0 else f"exit code {exitcode}"
+    return f"died: {process.describe_exit(member.exitcode)}"

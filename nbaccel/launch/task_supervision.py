@@ -114,9 +114,7 @@ class TaskSupervisor(Supervisor):
             lambda: all(member.steps is not None for member in self._group.running()), ANSWER_PATIENCE
         )
         counts = {
-            (member.steps or 0) - member.steps_before
-            for member in self._group.members
-            if member in members
+            (member.steps or 0) - member.steps_before for member in self._group.members if member in members
         }
         return len(counts) == 1
 

@@ -40,7 +40,7 @@ from nbaccel.launch import (
     standing,
     whereabouts,
 )
-from nbaccel.launch.channel import Channel, ChannelClosed
+from nbaccel.launch.channel import Channel, ChannelClosed, Ticket
 from nbaccel.launch.worker_streams import Turns, flush_streams, take_streams
 from nbaccel.runtime.environment import take_place, thread_place
 from nbaccel.runtime.steps import clock
@@ -63,20 +63,37 @@ def main(channel_fd: int, out_fd: int, err_fd: int, parent: int, name: str) -> N
         parent: pid of the process that started this one; when it ends, so does this one.
         name: what process listings show.
     """
-    if os.getsid(0) != os.getpid():
-        os.setsid()
+    process.lead_session()
     process.set_name(name)
     process.default_signal_mask()
     process.die_with_parent(parent)
     turns = take_streams(out_fd, err_fd)
+    _begin()
+    Worker(Channel.from_fd(channel_fd), turns).run()
+
+
+def main_connected(channel: Channel, name: str) -> NoReturn:
+    """The same for a process that has a channel and its streams already. Never returns.
+
+    Args:
+        channel: this worker's end of it; when it ends, so does this process.
+        name: what process listings show.
+    """
+    process.set_name(name)
+    process.default_signal_mask()
+    turns = take_streams(1, 2)
+    _begin()
+    Worker(channel, turns).run()
+
+
+def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for signum in (signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(signum, signal.SIG_DFL)
+    for name in ("SIGTERM", "SIGCHLD"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
     # What was garbage here at a fork, say a process group that is gone, must not be taken down in the
     # fork: the threads that it counts on aren't there, and a DataLoader's worker would crash or hang.
-    os.register_at_fork(after_in_child=gc.freeze)
-    worker = Worker(Channel.from_fd(channel_fd), turns)
-    worker.run()
+    process.at_fork(after_in_child=gc.freeze)
 
 
 class Worker:
@@ -85,7 +102,7 @@ class Worker:
     def __init__(self, channel: Channel, turns: Turns) -> None:
         self._channel = channel
         self._turns = turns
-        self._inbox: queue.SimpleQueue[tuple[Any, list[int]]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[Any, list[Ticket]]] = queue.SimpleQueue()
         self._pid = os.getpid()
         self._rank = 0
         self._stays = False
@@ -108,13 +125,13 @@ class Worker:
 
     def _obey(self) -> None:
         while True:
-            message, fds = self._inbox.get()
+            message, tickets = self._inbox.get()
             if isinstance(message, messages.Setup):
                 self._set_up(message)
             elif isinstance(message, messages.Host):
-                self._host(message, fds)
+                self._host(message, [int(fd) for fd in tickets])
             elif isinstance(message, messages.Run):
-                self._run(message, fds[0])
+                self._run(message, tickets[0])
                 if self._exitcode and not self._stays:
                     break
                 self._exitcode = 0
@@ -164,12 +181,12 @@ class Worker:
         self._replicas.append(replica)
         replica.start()
 
-    def _run(self, order: messages.Run, fd: int) -> None:
+    def _run(self, order: messages.Run, ticket: Ticket) -> None:
         in_result = False
         try:
             if order.ambience is not None:
                 standing.take_in(order.ambience)
-            value = self._call(fd)
+            value = self._call(ticket)
             if os.getpid() != self._pid:
                 self._end_fork(0)
             in_result = True
@@ -184,12 +201,12 @@ class Worker:
                 self._end_fork(1)
             self._report_failure(order, error, in_result)
 
-    def _call(self, fd: int) -> Any:
+    def _call(self, ticket: Ticket) -> Any:
         """Load the call and make it; only in here an interrupt is raised."""
         self._be_interruptible()
         try:
             self._runs_user_code = True
-            with payload.Payload.from_fd(fd) as packed, _loading:
+            with payload.Payload.from_ticket(ticket, given=False) as packed, _loading:
                 function, args, kwargs = packed.load()
             value = _user_call(function, args, kwargs)
             display.show_open_figures()
@@ -223,7 +240,7 @@ class Worker:
             self._report(done)
             return
         with payload.dump_result(value, f"the value that rank {self._present_rank} returned") as result:
-            self._report(done, result.fd)
+            self._report(done, result.give())
 
     @property
     def _present_rank(self) -> int:
@@ -236,12 +253,14 @@ class Worker:
         if code is None or code == 0:
             self._report_return(order, None)
             return
+        text = ""
         if not isinstance(code, int):
             # What the interpreter does with a text.
-            sys.stderr.write(f"{failures.text_of(code)}\n")
+            text = failures.text_of(code)
+            sys.stderr.write(f"{text}\n")
             code = 1
         self._exitcode = code
-        self._report(messages.Exiting(order.task, code))
+        self._report(messages.Exiting(order.task, code, text))
 
     def _report_failure(self, order: messages.Run, error: BaseException, in_result: bool) -> None:
         self._runs_user_code = False  # the report must arrive whole
@@ -260,14 +279,14 @@ class Worker:
             self._report(failure)
         else:
             with packed:
-                self._report(failure, packed.fd)
+                self._report(failure, packed.give())
         # After the report: describing variables takes a moment, and the others wait.
         self._report(messages.FailureDetails(postmortem.describe_frames(error.__traceback__)))
 
-    def _report(self, message: object, fd: int | None = None) -> None:
+    def _report(self, message: object, *tickets: Ticket) -> None:
         flush_streams()
         try:
-            self._channel.send(message, () if fd is None else (fd,))
+            self._channel.send(message, tickets)
         except ChannelClosed:
             self._abandon()
 
@@ -294,18 +313,19 @@ class Worker:
 
     def _abandon(self) -> NoReturn:
         """The kernel is gone: nobody wants anything of this process group any more."""
-        process.kill_group(os.getpid(), signal.SIGKILL)
-        os._exit(1)
+        process.end_with_descendants()
 
     # --- service thread -----------------------------------------------------------------------
 
     def _serve(self) -> None:
         while True:
             try:
-                message, fds = self._channel.recv()
+                message, tickets = self._channel.recv()
             except ChannelClosed:
                 self._abandon()
-            if isinstance(message, messages.AskStacks):
+            if isinstance(message, messages.Interrupt):
+                process.interrupt_main_thread()
+            elif isinstance(message, messages.AskStacks):
                 self._channel.send(
                     messages.Stacks(stacks.describe(skip=threading.get_ident(), of=self._thread))
                 )
@@ -320,7 +340,7 @@ class Worker:
             else:
                 if isinstance(message, messages.Run):
                     self._steps_before = clock.count
-                self._inbox.put((message, fds))
+                self._inbox.put((message, tickets))
 
 
 def _user_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -120,6 +120,7 @@ class _Text(io.TextIOWrapper):
             io.BufferedWriter(pipe, _BUFFER_SIZE),
             encoding="utf-8",
             errors="backslashreplace",
+            newline="\n",
             line_buffering=True,
         )
         self._flusher = flusher
@@ -215,7 +216,7 @@ class RankStreams:
         flusher.add(self.out)
         flusher.add(self.err)
         for part in (self.turns, flusher):
-            os.register_at_fork(
+            process.at_fork(
                 before=part.hold_for_fork,
                 after_in_parent=part.release_in_parent,
                 after_in_child=part.release_in_child,
@@ -256,6 +257,8 @@ def _flush(stream: Any) -> None:
 
 
 def _duplicate(fd: int) -> int:
+    if sys.platform == "win32" or process.is_portable():
+        return os.dup(fd)  # behind 0 to 2, which are open, and not inherited
     import fcntl
 
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)

@@ -141,8 +141,8 @@ class Zygote:
                 self._leave()
             if self._control.fileno() in ready:
                 requests, is_open = self._control.poll()
-                for request, fds in requests:
-                    self._handle(request, fds)
+                for request, tickets in requests:
+                    self._handle(request, [int(fd) for fd in tickets])
                 if not is_open:
                     self._leave()
             if self._is_done():

@@ -349,5 +349,5 @@ def _forget_in_child() -> None:
     _family = None
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+process.at_fork(after_in_child=_forget_in_child)
 atexit.register(stop_zygote)

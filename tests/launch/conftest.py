@@ -13,10 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from nbaccel.launch.process import PLATFORM_NAME
+
 ZYGOTE = "nbaccel.launch.zygote"
 """In the command line of zygotes, and of what is forked from them."""
 
-START_METHODS = ("zygote", "spawn", "fork")
+START_METHODS = ("zygote", "spawn", "fork", "portable")
+"""Ways to bring up a worker. ``portable`` is none that a user can name: what happens on Windows."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,10 +30,18 @@ def first_store() -> None:
     open_rendezvous("127.0.0.1", None, num_nodes=1, node_rank=0).close()
 
 
+def use(method: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Make one of :data:`START_METHODS` happen; what to pass as ``start_method``."""
+    if method != "portable":
+        return method
+    monkeypatch.setenv(PLATFORM_NAME, "portable")
+    return "auto"
+
+
 @pytest.fixture(params=START_METHODS)
-def start_method(request: pytest.FixtureRequest) -> str:
+def start_method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each way to bring up a worker; a test that takes it holds for all of them."""
-    return str(request.param)
+    return use(str(request.param), monkeypatch)
 
 
 @pytest.fixture

@@ -193,7 +193,10 @@ def test_timeout_tells_where_every_rank_is(start_method):
     notebook_launcher(_rank, num_processes=2, start_method=start_method)
     with pytest.raises(LaunchTimeout) as caught:
         notebook_launcher(
-            hang, num_processes=2, start_method=start_method, timeout=12 if start_method == "spawn" else 4
+            hang,
+            num_processes=2,
+            start_method=start_method,
+            timeout=12 if start_method in ("spawn", "auto") else 4,
         )
     text = str(caught.value)
     assert isinstance(caught.value, TimeoutError)

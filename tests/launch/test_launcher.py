@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -71,13 +72,27 @@ def test_closures_and_lambdas_travel_by_value(start_method):
     ]
 
 
-def test_precision_is_in_the_spec_of_the_worker_and_nowhere_else(start_method):
+def test_B114_precision_is_in_the_spec_of_the_worker_and_nowhere_else(start_method):
     def look():
         return active_spec().mixed_precision, [n for n in os.environ if "PRECISION" in n]
 
     before = dict(os.environ)
     assert notebook_launcher(look, mixed_precision="BF16", start_method=start_method) == ("bf16", [])
-    assert notebook_launcher(look, start_method=start_method) == ("no", [])  # B114
+    assert notebook_launcher(look, start_method=start_method) == ("no", [])
+
+    caller = os.getpid()
+
+    def fail():
+        raise ZeroDivisionError
+
+    def be_stopped():
+        os.kill(caller, signal.SIGINT)
+        threading.Event().wait(30)
+
+    for error, function in ((ZeroDivisionError, fail), (KeyboardInterrupt, be_stopped)):
+        with pytest.raises(error):
+            notebook_launcher(function, mixed_precision="fp16", start_method=start_method)
+        assert notebook_launcher(look, start_method=start_method) == ("no", [])
     assert dict(os.environ) == before
 
 

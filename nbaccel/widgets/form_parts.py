@@ -19,8 +19,9 @@ STYLE = """\
 <style>
 .nbaccel-form { max-width: 62em; }
 .nbaccel-form .nbaccel-row { align-items: baseline; flex-wrap: wrap; }
-.nbaccel-form .nbaccel-device { align-items: center; }
-.nbaccel-form .nbaccel-device .widget-checkbox, .nbaccel-form .nbaccel-device label { align-items: center; }
+.nbaccel-form .nbaccel-device { align-items: center; flex-wrap: wrap; }
+.nbaccel-form .nbaccel-device label { display: flex; align-items: center; }
+.nbaccel-form .nbaccel-usage .widget-html-content { white-space: nowrap; }
 .nbaccel-form .nbaccel-note, .nbaccel-form .nbaccel-note .widget-html-content { line-height: 1.4; }
 .nbaccel-form .widget-html-content {
   color: var(--jp-ui-font-color1, inherit); white-space: normal; }
@@ -41,6 +42,15 @@ DESCRIPTIONS = {
     "gradient_accumulation_steps": "Accumulation steps",
     "start_method": "Start method",
     "output": "Output",
+    "timeout": "Time limit",
+    "log_dir": "Log folder",
+    "num_nodes": "Machines",
+    "node_rank": "This machine",
+    "master_addr": "First machine",
+    "master_port": "Port",
+    "rdzv_backend": "Rendezvous",
+    "max_restarts": "Restarts",
+    "num_cpu_threads": "CPU threads",
 }
 """What a control is called, where that isn't its setting's name."""
 
@@ -61,7 +71,7 @@ def control(name: str) -> Any:
     common = {
         "description": description(name),
         "style": dict(_DESCRIPTION_STYLE),
-        "layout": ipywidgets.Layout(width=WIDTH),
+        "layout": control_layout(),
     }
     if each.choices:
         return ipywidgets.Dropdown(options=options(name, each.choices), **common)
@@ -82,8 +92,35 @@ def dropdown(text: str, choices: Sequence[tuple[str, object]]) -> Any:
         description=text,
         options=list(choices),
         style=dict(_DESCRIPTION_STYLE),
-        layout=ipywidgets.Layout(width=WIDTH),
+        layout=control_layout(),
     )
+
+
+def box(text: str) -> Any:
+    """Something to be chosen or not."""
+    made = ipywidgets.Checkbox(description=text, indent=False)
+    made.layout = ipywidgets.Layout(width="24em", max_width="100%")
+    return made
+
+
+def fold(text: str, inside: Any) -> Any:
+    """A button that shows and hides something; unlike an accordion's, it can have the focus."""
+    made = ipywidgets.ToggleButton(
+        description=text, icon="caret-right", layout=ipywidgets.Layout(width="auto", min_width="12em")
+    )
+
+    def turn(_: Any) -> None:
+        show_only_if(inside, made.value)
+        made.icon = "caret-down" if made.value else "caret-right"
+
+    made.observe(turn, names="value")
+    show_only_if(inside, False)
+    return made
+
+
+def control_layout() -> Any:
+    """As wide as all controls are, if there is room."""
+    return ipywidgets.Layout(width=WIDTH, max_width="100%")
 
 
 def code_field(text: str) -> Any:

@@ -40,11 +40,9 @@ class FormView:
         self._build_devices()
         self.rows = {name: self._row(name) for name in SETTINGS if name not in ("cpu", "devices")}
         self._build_actions()
-        self.more = ipywidgets.Accordion(
-            children=[ipywidgets.VBox([row.widget for name, row in self.rows.items() if name not in MAIN])],
-            selected_index=None,
-        )
-        self.more.set_title(0, "More settings")
+        rest = ipywidgets.VBox([row.widget for name, row in self.rows.items() if name not in MAIN])
+        self.more = parts.fold("More settings", rest)
+        self.more.add_class("nbaccel-more")
         self.root = ipywidgets.VBox(
             [
                 ipywidgets.HTML(parts.STYLE),
@@ -52,6 +50,7 @@ class FormView:
                 self._device_list,
                 *(self.rows[name].widget for name in MAIN),
                 self.more,
+                rest,
                 self.outlook.widget,
                 self._buttons,
                 self.status.widget,
@@ -80,10 +79,7 @@ class FormView:
         self.run_on = Row(parts.dropdown("Run on", choices))
         self.run_on.control.add_class("nbaccel-run_on")
         self.run_on.control.observe(self._guarded(self._on_place), names="value")
-        self.boxes = [
-            ipywidgets.Checkbox(description=label, indent=False, layout=ipywidgets.Layout(width=parts.WIDTH))
-            for label in machine.device_labels(self._found)
-        ]
+        self.boxes = [parts.box(label) for label in machine.device_labels(self._found)]
         for index, box in enumerate(self.boxes):
             box.add_class(f"nbaccel-device-{index}")
             box.observe(self._guarded(self._on_box), names="value")
@@ -129,7 +125,7 @@ class FormView:
         self._buttons = ipywidgets.VBox([ipywidgets.HBox(list(actions)), meaning.widget])
         self.status = Words("nbaccel-status")
         self.progress = ipywidgets.IntProgress(
-            min=0, max=len(STAGES), description="Self test", layout=ipywidgets.Layout(width=parts.WIDTH)
+            min=0, max=len(STAGES), description="Self test", layout=parts.control_layout()
         )
         self.log = Log()
         self._trial_box = ipywidgets.VBox([self.progress, self.log.widget])

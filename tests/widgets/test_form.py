@@ -37,7 +37,13 @@ def test_every_setting_has_a_control(new_form: NewForm) -> None:
         for choice in SETTINGS[name].choices:
             offered = [value for _, value in row.control.options]
             assert choice in offered or (name, choice) == ("mixed_precision", "fp8")
-    assert view.more.selected_index is None, "the rest is folded"
+    rest = view.root.children[list(view.root.children).index(view.more) + 1]
+    assert {row.widget for name, row in view.rows.items() if name not in MAIN} == set(rest.children)
+    assert rest.layout.display == "none", "the rest is folded"
+    view.more.value = True
+    assert rest.layout.display is None
+    view.more.value = False
+    assert rest.layout.display == "none"
 
 
 def test_apply_holds_for_this_kernel_and_reset_takes_it_back(new_form: NewForm) -> None:

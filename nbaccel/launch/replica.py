@@ -7,8 +7,9 @@
 
 Each has a namespace of its own for what it is sent, and finds its own streams in ``sys.stdout`` and
 ``sys.stderr``. What a process has only once is shared: environment, working folder, imported modules,
-notebook classes, fd 1 and 2 (the first rank's), torch's generator on the CPU. Must not touch signals: Python
-serves them in the main thread, which passes an interrupt on.
+notebook classes, what user code puts in place of ``sys.stdout``, fd 1 and 2 (the first rank's), torch's
+generator on the CPU. Must not touch signals: Python serves them in the main thread, which passes an
+interrupt on.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import sys
 from pathlib import Path
 
@@ -50,6 +51,7 @@ def test_B172_detected_by_the_bus_without_opening_or_importing(host, monkeypatch
     host.plug_in(V5E, 8)
     for name in ("torch_xla", "torch_tpu", "libtpu"):
         monkeypatch.setitem(sys.modules, name, None)  # an import of it fails
+    monkeypatch.setattr(socket, "socket", None)  # nor is the metadata server asked
     found = Discovery(FakeTpuMachine(host)).look({"KAGGLE_KERNEL_RUN_TYPE": "Interactive"})
     assert (found.platform, found.count) == ("tpu", 8)
     assert {unit.name for unit in found.units} == {"TPU v5e"}
@@ -133,7 +135,12 @@ def test_gpus_beside_chips_that_nothing_drives_are_used(tmp_path):
 
 
 def test_visible_chips_are_counted(host):
-    assert tpu.find({"TPU_VISIBLE_CHIPS": "2"}, host.plug_in(V5E, 4)).count == 1
+    host.plug_in(V5E, 4)
+    assert tpu.find({"TPU_VISIBLE_CHIPS": "2"}, host).count == 1
+    assert tpu.find({"TPU_VISIBLE_CHIPS": "0,1,2,3"}, host).count == 4
+    found = tpu.find({"TPU_VISIBLE_CHIPS": "0,1"}, host)
+    assert found.is_broken
+    assert "names 2 of 4 TPU chips" in found.reason
 
 
 def test_the_cpu_client_is_a_rehearsal_that_has_to_be_asked_for(host):

@@ -373,7 +373,7 @@ def test_a_time_limit_tells_where_each_thread_is(rehearsal):
     assert "in wait_there" in second
 
 
-def test_large_data_is_mapped_and_not_copied(rehearsal):
+def test_B150_large_data_is_mapped_and_not_copied(rehearsal):
     """Each rank maps the same memory; only what it writes is its own."""
     import numpy as np
 

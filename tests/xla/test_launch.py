@@ -25,7 +25,6 @@ from nbaccel.launch.devices import tpu_types
 from nbaccel.launch.session import Session
 from tests.launch.fake_tpu import V3, V4, V5E, V5P, V6E
 
-
 pytestmark = pytest.mark.skipif(find_spec("torch_xla") is None, reason="needs torch_xla")
 
 

@@ -117,7 +117,15 @@ def find(environ: Mapping[str, str], host: TpuHost) -> Accelerators | None:
     generation = generation_named(environ.get(ACCELERATOR_TYPE, ""))
     if generation is None and chips:
         generation = generation_of_chip(chips[0])
-    return _usable(_visible(count, environ), generation, host)
+    visible = environ.get(VISIBLE_CHIPS, "").strip()
+    number = len(visible.split(",")) if visible else count
+    if number not in (1, count):
+        return none_found(
+            f"{VISIBLE_CHIPS}={visible!r} names {number} of {count} TPU chips, and only all of them or one "
+            "alone can work; unset it, or name one",
+            is_broken=True,
+        )
+    return _usable(number, generation, host)
 
 
 def _usable(count: int, generation: Generation | None, host: TpuHost) -> Accelerators:
@@ -155,12 +163,6 @@ def _misfit(package: str, version: str, torch_version: str) -> str:
         f"torch_xla {version} works with torch {'.'.join(its)} only, and torch {torch_version} is installed; "
         f"install torch=={'.'.join(its)}.*"
     )
-
-
-def _visible(count: int, environ: Mapping[str, str]) -> int:
-    """How many chips ``TPU_VISIBLE_CHIPS`` leaves of them."""
-    text = environ.get(VISIBLE_CHIPS, "").strip()
-    return min(count, len(text.split(","))) if text else count
 
 
 def _rehearsal(environ: Mapping[str, str], host: TpuHost) -> Accelerators | None:

@@ -29,6 +29,7 @@ from nbaccel.config.sources import (
 from nbaccel.config.spec import (
     OUTPUT_MODES,
     PRECISIONS,
+    PROGRESS_MODES,
     RENDEZVOUS_BACKENDS,
     START_METHODS,
     LaunchSpec,
@@ -43,6 +44,7 @@ __all__ = [
     "AUTO",
     "OUTPUT_MODES",
     "PRECISIONS",
+    "PROGRESS_MODES",
     "RENDEZVOUS_BACKENDS",
     "SETTINGS",
     "START_METHODS",

@@ -18,6 +18,11 @@ CHOICE_TEXTS: Mapping[str, Mapping[str, str]] = {
         "spawn": "fresh interpreters",
         "fork": "copies of the kernel as it is",
     },
+    "progress": {
+        "auto": "a panel when it logs or trains for a while",
+        "on": "a panel from the start",
+        "off": "no panel",
+    },
     "rdzv_backend": {"static": "machine 0 is known", "c10d": "whoever comes"},
 }
 """Setting -> choice -> text. A setting that isn't here has choices that speak for themselves."""

@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 
-from nbaccel.config.spec import check_mixed_precision, unknown_precision
+from nbaccel.config.spec import PROGRESS_MODES, check_mixed_precision, unknown_precision
 
 Parser = Callable[[object], object]
 
@@ -67,6 +67,17 @@ def flag(value: object) -> bool:
     if text in _FALSE:
         return False
     raise BadValue("is neither true nor false; write true or false")
+
+
+def progress(value: object) -> str:
+    """One of ``PROGRESS_MODES``; true and false in their spellings mean ``on`` and ``off``."""
+    word = str(value).strip().lower()
+    if word in PROGRESS_MODES:
+        return word
+    try:
+        return "on" if flag(value) else "off"
+    except BadValue:
+        raise BadValue(f"is not known; choose one of {', '.join(PROGRESS_MODES)}") from None
 
 
 def precision(value: object) -> str:

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from nbaccel.config import parsing
 from nbaccel.config.parsing import BadValue, Parser
-from nbaccel.config.spec import OUTPUT_MODES, PRECISIONS, RENDEZVOUS_BACKENDS, START_METHODS
+from nbaccel.config.spec import (
+    OUTPUT_MODES,
+    PRECISIONS,
+    PROGRESS_MODES,
+    RENDEZVOUS_BACKENDS,
+    START_METHODS,
+)
 from nbaccel.errors import ConfigError
 
 PREFIX = "NBACCEL_"
@@ -106,6 +112,13 @@ SETTINGS: dict[str, Setting] = {
             "whose lines are shown: those of all ranks, of the main one, or none",
             default="all",
             choices=OUTPUT_MODES,
+        ),
+        Setting(
+            "progress",
+            parsing.progress,
+            "whether a notebook's run has a live panel: when it logs or trains for a while, always, or never",
+            default="auto",
+            choices=PROGRESS_MODES,
         ),
         Setting(
             "timeout", parsing.seconds, "seconds after which a notebook's launch is stopped", detected="none"

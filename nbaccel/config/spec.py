@@ -18,6 +18,9 @@ START_METHODS: tuple[str, ...] = ("auto", "zygote", "spawn", "fork")
 OUTPUT_MODES: tuple[str, ...] = ("all", "main", "none")
 """Choices of ``output``."""
 
+PROGRESS_MODES: tuple[str, ...] = ("auto", "on", "off")
+"""Choices of ``progress``."""
+
 RENDEZVOUS_BACKENDS: tuple[str, ...] = ("static", "c10d")
 """Choices of ``rdzv_backend``."""
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nbaccel.config import LaunchSpec
-from nbaccel.launch import memory, notices, unpicklable
+from nbaccel.launch import memory, notices, quantities, unpicklable
 from nbaccel.launch.payload import Payload
 from nbaccel.launch.pickling import CallPickler
 
@@ -37,10 +37,12 @@ def warn_if_large(call: Call, packed: Payload, spec: LaunchSpec) -> None:
     if not limit or total <= limit:
         return
     sizes = sorted(variable_sizes(call).items(), key=lambda pair: -pair[1])
-    large = [f"{name} {_size(size)}" for name, size in sizes[:_NAMED] if size >= total * _SMALLEST_SHARE]
+    large = [
+        f"{name} {quantities.size(size)}" for name, size in sizes[:_NAMED] if size >= total * _SMALLEST_SHARE
+    ]
     which = f"; largest: {', '.join(large)}" if large else ""
     notices.warn(
-        f"{_size(total)} go to the workers with the function{which}. They share one copy; "
+        f"{quantities.size(total)} go to the workers with the function{which}. They share one copy; "
         f"set {LIMIT_NAME} to be told later or never (0)"
     )
 
@@ -121,13 +123,3 @@ def _bytes_of(value: Any) -> int:
             with buffer.raw() as raw:
                 counter.count += raw.nbytes
     return counter.count
-
-
-def _size(count: int) -> str:
-    """``1.5 GB``, in units of 1024."""
-    amount = float(count)
-    for unit in ("B", "KB", "MB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} GB"

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Protocol, Self
 
 from nbaccel.errors import LaunchError
 from nbaccel.launch import messages
@@ -129,6 +129,22 @@ class Member:
         self.stacks = self.whereabouts = None
 
 
+class Watcher(Protocol):
+    """Looks at a task while somebody waits for it."""
+
+    def begin(self) -> None:
+        """The task is about to be handed to the workers."""
+
+    def due(self) -> float:
+        """``time.monotonic()`` at which :meth:`tick` should be called, at the latest."""
+
+    def tick(self) -> None:
+        """Do what is due."""
+
+    def take(self, member: Member, progress: messages.Progress) -> None:
+        """A worker has told what it is at."""
+
+
 class WorkerGroup:
     """Workers of one launch on this machine. A context manager: leaving it leaves no process."""
 
@@ -136,6 +152,7 @@ class WorkerGroup:
         self.members: list[Member] = []
         self._router = router
         self._selector = selectors.DefaultSelector()
+        self._watcher: Watcher | None = None
         self._spawner: Spawner | None = None
 
     # --- life ---------------------------------------------------------------------------------
@@ -273,7 +290,12 @@ class WorkerGroup:
         """
         for member in self.members:
             member.begin_task(idles=ranks is not None and member.rank not in ranks)
+        if self._watcher is not None:
+            self._watcher.begin()
+        for member in self.members:
             if not member.idles:
+                if self._watcher is not None:
+                    self._send(member, messages.WatchProgress())
                 around = None if ambience is None else ambience(member.rank)
                 self._send(member, messages.Run(task, wants_value(member.rank), around), call.lend())
 
@@ -313,6 +335,15 @@ class WorkerGroup:
             member.stacks = None
             self._send(member, messages.AskStacks())
 
+    def watch(self, watcher: Watcher | None) -> None:
+        """Have the tasks that are submitted from now on watched; None: no longer."""
+        self._watcher = watcher
+
+    def ask_progress(self, members: Iterable[Member]) -> None:
+        """Ask some workers what they are at; the answers go to the watcher."""
+        for member in members:
+            self._send(member, messages.AskProgress())
+
     def ask_whereabouts(self) -> None:
         """Ask every worker what it does; the answers arrive in ``member.whereabouts``."""
         for member in self.running():
@@ -349,11 +380,15 @@ class WorkerGroup:
         now = time.monotonic()
         until = float("inf") if timeout is None else now + timeout
         until = min(until, self._router.due())
+        if self._watcher is not None:
+            until = min(until, self._watcher.due())
         for key, _ in self._selector.select(None if until == float("inf") else max(0.0, until - now)):
             # An earlier event of this turn may have closed it.
             if key.fd in self._selector.get_map():
                 key.data()
         self._router.tick()
+        if self._watcher is not None:
+            self._watcher.tick()
 
     def pump_until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Take in events until ``condition()`` holds or the time is over; says whether it holds."""
@@ -447,6 +482,9 @@ class WorkerGroup:
             member.exited_at = time.monotonic()
         elif isinstance(message, messages.Display):
             self._router.take_display(member.source, message)
+        elif isinstance(message, messages.Progress):
+            if self._watcher is not None:
+                self._watcher.take(member, message)
         elif isinstance(message, messages.Stacks):
             member.stacks = name_cells(message.text)
         elif isinstance(message, messages.Here):

@@ -12,11 +12,13 @@ from typing import Any
 
 from nbaccel.config import LaunchSpec, UnsaidInt, UnsaidText
 from nbaccel.launch import arguments, capture, notices, payload, prewarm, spawners, xla
+from nbaccel.launch import progress as progress_watch
 from nbaccel.launch.failures import hide_our_frames
 from nbaccel.launch.group import WorkerGroup
 from nbaccel.launch.options import LaunchOptions, check_options
 from nbaccel.launch.output import Router
 from nbaccel.launch.payload import Payload
+from nbaccel.launch.progress import ProgressWatch
 from nbaccel.launch.rendezvous import open_rendezvous
 from nbaccel.launch.resolve import describe, settings_of, spec_of
 from nbaccel.launch.setups import setup_maker
@@ -61,6 +63,7 @@ def notebook_launcher(
     returns: str = "main",
     timeout: float | None = None,
     env: Mapping[str, Any] | None = None,
+    progress: bool | str | None = None,
 ) -> Any:
     """Run ``function(*args, **kwargs)`` on ``num_processes`` fresh processes and return its value.
 
@@ -98,6 +101,9 @@ def notebook_launcher(
             this machine.
         timeout: seconds after which the launch is stopped.
         env: further environment variables for the workers; values are texts, numbers or paths.
+        progress: whether a live panel shows what each rank does, how far it is, and curves of what it
+            logs. True, False, or None for the configured choice, by default ``auto``: when the function
+            calls ``accelerator.log(...)``, or trains for some seconds.
 
     Returns:
         The function's value; tensors in it are on the CPU.
@@ -146,6 +152,7 @@ def notebook_launcher(
             returns=returns,
             timeout=settings["timeout"] if timeout is None else timeout,
         )
+        mode = progress_watch.mode_of(progress, settings)
         spec = spec_of(settings, further)
         xla.check_free(spec, {**os.environ, **further})
         parts = (function, tuple(args), dict(kwargs or {}))
@@ -154,7 +161,7 @@ def notebook_launcher(
             attempts_left = options.max_restarts
             while True:
                 try:
-                    return _launch_once(spec, call, options, further)
+                    return _launch_once(spec, call, options, further, mode)
                 except Exception as error:
                     if attempts_left <= 0:
                         raise
@@ -182,7 +189,11 @@ def debug_launcher(function: Callable[..., Any], args: Sequence[Any] = (), num_p
 
 
 def _launch_once(
-    spec: LaunchSpec, call: Payload, options: LaunchOptions, further_environ: Mapping[str, str]
+    spec: LaunchSpec,
+    call: Payload,
+    options: LaunchOptions,
+    further_environ: Mapping[str, str],
+    progress: str,
 ) -> Any:
     first_rank = spec.node_rank * spec.num_processes
     ranks = range(first_rank, first_rank + spec.num_processes)
@@ -193,6 +204,7 @@ def _launch_once(
         options.master_addr, options.port, num_nodes=spec.num_nodes, node_rank=spec.node_rank
     )
     wants_all = options.returns == "all"
+    watch: ProgressWatch | None = None
     try:
         notices.announce(describe(spec))
         setup = setup_maker(spec, rendezvous, further_environ, router.secret)
@@ -207,18 +219,23 @@ def _launch_once(
             supervisor = Supervisor(group, router, interrupts, options.timeout)
             if xla.is_used_by(spec):
                 xla.bring_up(group, supervisor.wait)
-            group.submit(1, call, lambda rank: wants_all or rank == first_rank)
-            supervisor.wait()
-            supervisor.shut_down()
+            watch = ProgressWatch(progress, group, router, spec, {**os.environ, **further_environ})
+            with watch:
+                group.submit(1, call, lambda rank: wants_all or rank == first_rank)
+                supervisor.wait()
+                supervisor.shut_down()
             values = [m.value.load() for m in group.members if m.value is not None]
             interrupts.raise_if_any()
         value = values if wants_all else values[0]
     except BaseException as error:
         router.close(error)
+        if watch is not None:
+            watch.finish()
         raise
     finally:
         rendezvous.close()
     router.close()
+    watch.finish()
     return value
 
 

@@ -10,6 +10,7 @@ from nbaccel.config import LaunchSpec
 from nbaccel.launch.postmortem import FrameReport
 from nbaccel.launch.whereabouts import Whereabouts
 from nbaccel.runtime.environment import ProcessEnvironment
+from nbaccel.runtime.gauges import Standing
 
 # --- kernel -> zygote -------------------------------------------------------------------------
 
@@ -171,6 +172,16 @@ class AskSteps:
 
 
 @dataclass(frozen=True)
+class WatchProgress:
+    """Somebody watches the next task: note what it logs, and report before its end."""
+
+
+@dataclass(frozen=True)
+class AskProgress:
+    """Report what the training loop is at."""
+
+
+@dataclass(frozen=True)
 class StopAtStep:
     """Interrupt user code right after this optimizer step; None takes it back."""
 
@@ -270,6 +281,14 @@ class Stacks:
 class Here:
     """Answer to :class:`AskWhereabouts`."""
 
+    whereabouts: Whereabouts
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Answer to :class:`AskProgress`, and the last word on a task that was watched."""
+
+    standing: Standing
     whereabouts: Whereabouts
 
 

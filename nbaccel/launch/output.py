@@ -206,6 +206,11 @@ class Router:
     # --- called by the streams ----------------------------------------------------------------
 
     @property
+    def screen(self) -> Screen:
+        """Where this task's output is written."""
+        return self._screen
+
+    @property
     def interactive(self) -> bool:
         return self._interactive
 

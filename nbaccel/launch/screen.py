@@ -64,6 +64,9 @@ class Screen:
         self._open: _Open | None = None
         self._broken: set[bool] = set()
         self._last: bool | None = None
+        self._status = ""
+        self._drawn = False
+        self._at_line_start = True
 
     # --- entries ------------------------------------------------------------------------------
 
@@ -89,6 +92,25 @@ class Screen:
         """A figure, a table, or a request to clear what is shown."""
         self._add(display, 0)
 
+    def show_now(self, display: Display) -> None:
+        """Show something of nbaccel's own. An update leaves a line that is open as it is."""
+        if display.action == "update":
+            self._show(display)
+        else:
+            self.display(display)
+            self.write()
+
+    def status(self, text: str) -> None:
+        """What the last line of a terminal says, below all that is written; empty: no such line.
+
+        It isn't shown while a line is open, a progress bar for example, which would be torn.
+        """
+        if text or self._drawn:
+            self._erase_status()
+            self._status = text
+            self._draw_status()
+            self._attempt(False, lambda stream: stream.flush())
+
     def _add(self, entry: _Text | _Line | _Open | Display, size: int) -> None:
         self._entries.append(entry)
         self._size += size
@@ -113,6 +135,7 @@ class Screen:
         if not self._entries:
             return
         entries, self._entries, self._size = self._entries, [], 0
+        self._erase_status()
         pieces: list[tuple[bool, str]] = []
         for entry in entries:
             if isinstance(entry, Display):
@@ -123,7 +146,19 @@ class Screen:
             else:
                 self._render(entry, pieces)
         self._put_all(pieces)
+        self._draw_status()
         self._written_at = time.monotonic()
+
+    def _erase_status(self) -> None:
+        if self._drawn:
+            self._drawn = False
+            self._attempt(False, lambda stream: stream.write("\r\x1b[K"))
+
+    def _draw_status(self) -> None:
+        if self._status and self._at_line_start:
+            self._drawn = True
+            self._attempt(False, lambda stream: stream.write(self._status))
+            self._attempt(False, lambda stream: stream.flush())
 
     def _render(self, entry: _Text | _Line | _Open, pieces: list[tuple[bool, str]]) -> None:
         is_err = entry.is_err
@@ -170,6 +205,7 @@ class Screen:
             # The two streams are sent on separately: what came first has to be on its way.
             self._attempt(self._last, lambda stream: stream.flush())
         self._last = is_err
+        self._at_line_start = text.endswith("\n")
         self._attempt(is_err, lambda stream: stream.write(text))
 
     def _attempt(self, is_err: bool, action: Callable[[TextIO], object]) -> None:
@@ -209,6 +245,19 @@ def publish(display: Display) -> None:
         transient={"display_id": display.display_id} if display.display_id else {},
         update=display.action == "update",
     )
+
+
+NOTEBOOK, CAPTURED, TERMINAL, BATCH = "notebook", "captured", "terminal", "batch"
+"""Surfaces: a front end, a cell whose displays are collected, a terminal, anything else."""
+
+
+def surface() -> str:
+    """What the user looks at."""
+    shell = _shell()
+    if getattr(shell, "kernel", None) is not None:
+        # What collects displays (``%%capture``) has a list of them, and would keep each update.
+        return CAPTURED if hasattr(shell.display_pub, "outputs") else NOTEBOOK
+    return TERMINAL if is_interactive() else BATCH
 
 
 def is_interactive() -> bool:

@@ -25,6 +25,7 @@ from nbaccel.launch.idle_output import IdleOutput
 from nbaccel.launch.options import check_timeout
 from nbaccel.launch.output import MODES, Router
 from nbaccel.launch.payload import Payload
+from nbaccel.launch.progress import ProgressWatch, mode_of
 from nbaccel.launch.rendezvous import Rendezvous, open_rendezvous
 from nbaccel.launch.resolve import describe
 from nbaccel.launch.setups import setup_maker
@@ -79,6 +80,7 @@ class Session:
         timeout: float | None = None,
         output: str | None = None,
         returns: str = "all",
+        progress: bool | str | None = None,
         **kwargs: Any,
     ) -> Any:
         """Run ``function(*args, **kwargs)`` on every worker and return what it returned.
@@ -90,6 +92,7 @@ class Session:
             timeout: seconds after which the task is stopped; the workers stay.
             output: ``all``, ``main`` or ``none``; None means ``all``.
             returns: ``all``: a list, a value a rank that took part; ``main``: the first one's value.
+            progress: whether a live panel is shown, as in :func:`nbaccel.notebook_launcher`.
             kwargs: keyword arguments.
 
         Raises:
@@ -102,7 +105,9 @@ class Session:
             raise ValueError(f"returns={returns!r} is not known; choose one of all, main")
         with payload.dump_call((function, args, kwargs)) as call:
             try:
-                values = self.run_packed(call, ranks=ranks, timeout=timeout, output=output)
+                values = self.run_packed(
+                    call, ranks=ranks, timeout=timeout, output=output, progress=mode_of(progress)
+                )
             except BaseException as error:
                 hide_our_frames(error)
                 raise
@@ -116,8 +121,11 @@ class Session:
         ranks: Collection[int] | None = None,
         timeout: float | None = None,
         output: str | None = None,
+        progress: str = "off",
     ) -> dict[int, Any]:
         """As :meth:`run`, for a call that is packed already; the caller closes it.
+
+        Without a word it has no live panel: it may be a question of nbaccel's own.
 
         Returns:
             rank -> value.
@@ -131,7 +139,7 @@ class Session:
             # It may wait for imports; there is nothing to be stopped yet, so an interrupt may just be raised.
             spawner = None if self.is_alive else spawners.of(self._start_method, call.modules)
             with Interrupts() as interrupts:
-                values = self._run_task(call, ranks, timeout, mode, interrupts, spawner)
+                values = self._run_task(call, ranks, timeout, mode, progress, interrupts, spawner)
                 interrupts.raise_if_any()
         return values
 
@@ -153,6 +161,7 @@ class Session:
         ranks: Collection[int] | None,
         timeout: float | None,
         mode: str,
+        progress: str,
         interrupts: Interrupts,
         spawner: spawners.Spawner | None,
     ) -> dict[int, Any]:
@@ -162,14 +171,16 @@ class Session:
         assert router is not None
         router.begin(mode)
         error: BaseException | None = None
+        watch = ProgressWatch(progress, group, router, self.spec)
         with group.listening_to(interrupts.fileno(), interrupts.clear):
             try:
                 self._hear_from_now_on()
                 self._task += 1
                 news = self._news(ranks)
-                group.submit(self._task, call, lambda _rank: True, ranks=ranks, ambience=news.__getitem__)
-                supervisor = TaskSupervisor(group, router, interrupts, timeout, self._renew_group)
-                supervisor.wait()
+                with watch:
+                    group.submit(self._task, call, lambda _rank: True, ranks=ranks, ambience=news.__getitem__)
+                    supervisor = TaskSupervisor(group, router, interrupts, timeout, self._renew_group)
+                    supervisor.wait()
                 values = {m.rank: m.value.load() for m in group.members if m.value is not None}
                 if not all(member.has_group for member in group.members):
                     self._renew_group(False)
@@ -178,6 +189,7 @@ class Session:
                 raise
             finally:
                 router.finish(error)
+                watch.finish()
                 self._after_task(group, error)
         return values
 
@@ -211,7 +223,7 @@ class Session:
 
     def start(self) -> None:
         """Bring the workers up now instead of with the first task."""
-        self.run(standing_functions.nothing, output="none")
+        self.run(standing_functions.nothing, output="none", progress=False)
 
     def stop(self) -> None:
         """End the workers in order; their state is gone. Without workers it does nothing."""
@@ -376,7 +388,7 @@ class Session:
 
     def push(self, **names: Any) -> None:
         """Set names in every worker's ``__main__``."""
-        self.run(standing_functions.set_names, names, output="none")
+        self.run(standing_functions.set_names, names, output="none", progress=False)
 
     def pull(self, name: str) -> Any:
         """Rank 0's value of a name: on the CPU, unwrapped of what ``prepare`` put around it.
@@ -385,7 +397,7 @@ class Session:
             NameError: the workers have no such name.
             TypeError: its value can't be sent.
         """
-        return self.run(standing_functions.get_name, name, ranks=[0], output="none")[0]
+        return self.run(standing_functions.get_name, name, ranks=[0], output="none", progress=False)[0]
 
     def status(self) -> list[dict[str, Any]]:
         """For each worker: rank, pid, device, memory in bytes, what it does and since when in seconds.

@@ -195,7 +195,7 @@ class Supervisor:
         notes = failures.summarise(others)
         for other in troubled:
             if other is not member and other.failure is None and not _died_together(other, member):
-                notes.append(f"rank {other.rank} also {_story_of(other)}")
+                notes.append(f"rank {other.rank} also {story_of(other)}")
         if stopped:
             notes.append(
                 f"{failures.describe_ranks(stopped)} {'were' if len(stopped) > 1 else 'was'} stopped"
@@ -218,7 +218,7 @@ class Supervisor:
         who = f"rank {member.rank}"
         if len(member.process_ranks) > 1 and member.asked_exit is None:
             who = f"the process of {failures.describe_ranks(member.process_ranks)}"
-        text = f"{who} {_story_of(member)}"
+        text = f"{who} {story_of(member)}"
         if tail:
             text += f"\nlast lines of its stderr:\n{tail}"
         return WorkerDied(
@@ -288,7 +288,7 @@ def _died_together(one: Member, other: Member) -> bool:
     return other.failure is None and one.asked_exit is None and other.rank in one.process_ranks
 
 
-def _story_of(member: Member) -> str:
+def story_of(member: Member) -> str:
     """What became of a member that did not report an exception."""
     if member.asked_exit is not None:
         return f"called sys.exit({member.exit_text or member.asked_exit!r})"

@@ -43,6 +43,7 @@ from nbaccel.launch import (
 from nbaccel.launch.channel import Channel, ChannelClosed, Ticket
 from nbaccel.launch.worker_streams import Turns, flush_streams, take_streams
 from nbaccel.runtime.environment import take_place, thread_place
+from nbaccel.runtime.gauges import gauges
 from nbaccel.runtime.steps import clock
 
 if TYPE_CHECKING:
@@ -235,6 +236,7 @@ class Worker:
             raise KeyboardInterrupt
 
     def _report_return(self, order: messages.Run, value: Any) -> None:
+        self._report_progress(fetches=True)
         done = messages.Returned(order.task, has_group=self._stays and standing.has_group())
         if not order.wants_value:
             self._report(done)
@@ -260,11 +262,13 @@ class Worker:
             sys.stderr.write(f"{text}\n")
             code = 1
         self._exitcode = code
+        self._report_progress(fetches=True)
         self._report(messages.Exiting(order.task, code, text))
 
     def _report_failure(self, order: messages.Run, error: BaseException, in_result: bool) -> None:
         self._runs_user_code = False  # the report must arrive whole
         when = time.monotonic()
+        self._report_progress(fetches=False)
         error = no_keyboard.explained(error)
         self._exitcode = 1
         failure, packed = failures.pack(
@@ -282,6 +286,16 @@ class Worker:
                 self._report(failure, packed.give())
         # After the report: describing variables takes a moment, and the others wait.
         self._report(messages.FailureDetails(postmortem.describe_frames(error.__traceback__)))
+
+    def _report_progress(self, *, fetches: bool) -> None:
+        """The last word on a task that is watched; ``fetches``: it may wait for the accelerator."""
+        if not gauges.watching:
+            return
+        if fetches:
+            gauges.settle()
+        if gauges.has_news():
+            self._report(messages.Progress(gauges.look(), whereabouts.look()))
+        gauges.end()
 
     def _report(self, message: object, *tickets: Ticket) -> None:
         flush_streams()
@@ -333,6 +347,10 @@ class Worker:
                 self._channel.send(messages.Here(whereabouts.look(self._thread)))
             elif isinstance(message, messages.AskSteps):
                 self._channel.send(messages.Steps(clock.count, self._steps_before))
+            elif isinstance(message, messages.WatchProgress):
+                gauges.begin()
+            elif isinstance(message, messages.AskProgress):
+                self._channel.send(messages.Progress(gauges.look(), whereabouts.look()))
             elif isinstance(message, messages.StopAtStep):
                 clock.go_on() if message.count is None else clock.stop_at(message.count)
             elif isinstance(message, messages.Sever):

@@ -68,6 +68,7 @@ class AccelerateMagics(Magics):
             output=options.output,
             timeout=options.timeout,
             out=options.out,
+            progress=options.progress,
         )
 
 

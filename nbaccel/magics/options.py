@@ -112,6 +112,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(("--timeout",), "timeout", "stop the cell after S seconds", "S", _seconds),
     Option(("-o", "--out"), "out", "names to bring home, whatever they are", "NAMES", _names),
+    Option(("--progress",), "progress", "show a live panel from the start"),
+    Option(("--no-progress",), "progress", "show no live panel", value=False),
     Option(("--fresh",), "fresh", "start new workers; what the running ones have is lost"),
 )
 
@@ -131,6 +133,7 @@ class CellOptions:
     output: str | None = None
     timeout: float | None = None
     out: tuple[str, ...] = ()
+    progress: bool | None = None
     fresh: bool = False
 
 

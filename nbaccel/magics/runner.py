@@ -23,6 +23,7 @@ from nbaccel.launch import cells, notices, payload, shipping_names
 from nbaccel.launch.cell_results import CellReport
 from nbaccel.launch.cells import CellTask
 from nbaccel.launch.failures import describe_ranks
+from nbaccel.launch.progress import mode_of
 from nbaccel.launch.session import Session
 from nbaccel.launch.shipping import Plan, Shipping, is_shippable
 from nbaccel.launch.shipping_modules import ModuleWatch
@@ -82,6 +83,7 @@ class Runner:
         output: str | None = None,
         timeout: float | None = None,
         out: Collection[str] = (),
+        progress: bool | None = None,
     ) -> None:
         """Run a cell, and take home what it made.
 
@@ -91,6 +93,7 @@ class Runner:
             output: whose lines are shown.
             timeout: seconds.
             out: names that come home whatever they are.
+            progress: whether a live panel is shown; None: as configured.
 
         Raises:
             SyntaxError: it isn't Python.
@@ -99,6 +102,7 @@ class Runner:
             BaseException: what it raised.
         """
         tree = _parse(cell)
+        mode = mode_of(progress)
         names = shipping_names.of_cell(tree, self._transform)
         self._come_alive()
         chosen = self._checked(ranks)
@@ -118,7 +122,7 @@ class Runner:
             limit=self.limit,
         )
         try:
-            self._run_task(task, plan, output=output, timeout=timeout)
+            self._run_task(task, plan, output=output, timeout=timeout, progress=mode)
         except NameError as error:
             self._explain(error, plan, names.uses)
             raise
@@ -196,13 +200,19 @@ class Runner:
                 raise TypeError(f"{name} can't be sent to the workers: {reason}")
 
     def _run_task(
-        self, task: CellTask | None, plan: Plan, *, output: str | None = None, timeout: float | None = None
+        self,
+        task: CellTask | None,
+        plan: Plan,
+        *,
+        output: str | None = None,
+        timeout: float | None = None,
+        progress: str = "off",
     ) -> None:
         with self._shipping.pack(plan, cells.run_cell, task) as call:
             self._unreported = True
             self._in_doubt = None if plan.is_empty else plan
             try:
-                reports = self.session.run_packed(call, output=output, timeout=timeout)
+                reports = self.session.run_packed(call, output=output, timeout=timeout, progress=progress)
             except BaseException:
                 # A second interrupt, or a worker that has died: what is unknown is asked for later, or gone.
                 with contextlib.suppress(Exception):

@@ -6,6 +6,8 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nbaccel.launch import quantities
+
 _COLUMNS = ("rank", "pid", "device", "memory", "does", "since")
 
 
@@ -29,9 +31,9 @@ class StatusTable:
                 str(worker["rank"]),
                 str(worker["pid"]),
                 str(worker["device"]),
-                _size(worker["memory"]),
+                quantities.size(worker["memory"]),
                 str(worker["doing"]),
-                _duration(worker["since"]),
+                quantities.duration(worker["since"]),
             )
             for worker in self.workers
         ]
@@ -51,22 +53,3 @@ class StatusTable:
         )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         return f"<p>{html.escape(self.title)}</p>{table}"
-
-
-def _size(count: int | None) -> str:
-    if count is None:
-        return "unknown"
-    amount = float(count)
-    for unit in ("B", "KB", "MB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} GB"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -1,1 +1,4 @@
-"""What a notebook shows: the form of ``nbaccel.configure()``. Importing the package pulls in no widgets."""
+"""What a notebook shows: the form of ``nbaccel.configure()`` and the live panel.
+
+Importing the package pulls in no widgets.
+"""

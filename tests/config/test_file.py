@@ -43,6 +43,7 @@ ANSWERS = {
     "gradient_accumulation_steps": st.integers(1, 1000),
     "start_method": st.sampled_from(config.START_METHODS),
     "output": st.sampled_from(config.OUTPUT_MODES),
+    "progress": st.sampled_from(config.PROGRESS_MODES),
     "timeout": st.floats(0.1, 1e6),
     "log_dir": st.sampled_from(["logs", "/var/log/x y", "ünï", "no", "1"]),
     "num_nodes": st.integers(1, 100),

@@ -10,11 +10,25 @@ import threading
 import weakref
 from typing import Any
 
+from nbaccel.runtime.gauges import gauges
+from nbaccel.runtime.steps import clock
+
 
 class Loop:
     """One pass over a prepared loader. Lives as long as its iterator, which owns it."""
 
-    __slots__ = ("__weakref__", "at_end", "counts", "index", "length", "loader", "place")
+    __slots__ = (
+        "__weakref__",
+        "at_end",
+        "counts",
+        "epoch",
+        "index",
+        "length",
+        "loader",
+        "number",
+        "place",
+        "steps_before",
+    )
 
     def __init__(self, loader: Any, length: int | None) -> None:
         self.loader = weakref.ref(loader)
@@ -28,6 +42,12 @@ class Loop:
         """By rank, how many samples of the running batch are real; None when all are."""
         self.place: Any = None
         """Where what is read from was after the running batch; None when it doesn't tell."""
+        self.epoch: int = loader.iteration
+        """The loader's, as the pass began."""
+        self.number = gauges.next_number()
+        """Of the pass, in this process."""
+        self.steps_before = clock.count
+        """Optimizer steps that were taken before it."""
 
     @property
     def remaining(self) -> int | None:
@@ -41,6 +61,8 @@ class _Running(threading.local):
     # Per thread: on some accelerators the ranks of a process are threads.
     def __init__(self) -> None:
         self.loops: list[weakref.ref[Loop]] = []
+        if threading.current_thread() is threading.main_thread():
+            gauges.loops = self.loops
 
 
 _running = _Running()
@@ -54,6 +76,7 @@ def enter(loop: Loop) -> None:
 def leave(loop: Loop) -> None:
     """Note that ``loop`` is over. Loops can end in any order."""
     _running.loops[:] = [ref for ref in _running.loops if (other := ref()) is not None and other is not loop]
+    gauges.pass_is_over(loop)
 
 
 def current() -> Loop | None:

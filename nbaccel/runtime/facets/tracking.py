@@ -8,6 +8,7 @@ from nbaccel.config import active_spec
 from nbaccel.runtime import process_group
 from nbaccel.runtime.facets.core import AcceleratorParts
 from nbaccel.runtime.facets.processes import ProcessFacet
+from nbaccel.runtime.gauges import gauges
 from nbaccel.runtime.tracking.base import GeneralTracker
 from nbaccel.runtime.tracking.choice import build_tracker
 
@@ -80,15 +81,32 @@ class TrackingFacet(ProcessFacet, AcceleratorParts):
         step: int | None = None,
         log_kwargs: dict[str, dict[str, Any]] | None = None,
     ) -> None:
-        """Note ``values`` at ``step`` with every tracker.
+        """Note ``values`` at ``step`` with every tracker, and for the live panel where one is shown.
 
         Args:
             values: numbers, tensors of one element, or text by name.
             step: the training step.
             log_kwargs: further options by tracker name.
         """
+        if gauges.watching:
+            gauges.note(values, step)
         for tracker in self._trackers:
             tracker.log(values, step=step, **(log_kwargs or {}).get(tracker.name, {}))
+
+    def expect(self, *, epochs: int | None = None, steps: int | None = None) -> None:
+        """Tell the live panel how long the run is, so that it can say how much time is left.
+
+        Args:
+            epochs: passes over the loader that is trained on.
+            steps: optimizer steps, where the run is counted in those.
+
+        Raises:
+            ValueError: a number below 1.
+        """
+        for name, number in (("epochs", epochs), ("steps", steps)):
+            if number is not None and number < 1:
+                raise ValueError(f"expect({name}={number!r}): a run has at least 1; leave it out if unknown")
+        gauges.expect(epochs, steps)
 
     def end_training(self) -> None:
         """Close the trackers. Collectives on this Accelerator are refused from now on.

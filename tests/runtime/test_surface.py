@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 import nbaccel
 from nbaccel import state as states
 from nbaccel import utils
 from nbaccel.accelerator import Accelerator
+from nbaccel.data_loader import BatchSamplerShard, DataLoaderDispatcher, DataLoaderShard
+from nbaccel.optimizer import AcceleratedOptimizer
 from nbaccel.runtime.plugins import DistributedDataParallelKwargs, ProfileKwargs, TorchDynamoPlugin
 from tests.runtime.ranks import run_ranks
 
@@ -263,3 +265,63 @@ def test_local_sgd_averages_weights_now_and_then() -> None:
     r0, r1 = run_ranks(on_rank, 2)
     assert r0 == [0.0, 0.0, -1.0, -1.5]
     assert r1 == [-1.0, -2.0, -2.0, -1.5]
+
+
+def test_the_gradient_state_is_that_of_the_accelerator_made_or_used_last() -> None:
+    nbaccel.reset()
+    early = states.GradientState()
+    first = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    assert early is first.gradient_state is states.GradientState()
+    assert early.num_steps == 2
+    second = Accelerator(cpu=True)
+    assert states.GradientState() is second.gradient_state is not early
+    with first.accumulate(nn.Linear(1, 1)):
+        assert states.GradientState() is early
+        assert states.GradientState().sync_gradients is False
+    by_hand = AcceleratedOptimizer(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0))
+    assert by_hand.gradient_state is early
+    assert by_hand.accelerator_state.num_processes == 1
+    nbaccel.reset()
+    assert states.GradientState() is not early
+
+
+def test_loaders_are_made_by_hand_with_the_arguments_of_scripts() -> None:
+    def on_rank() -> dict[str, Any]:
+        Accelerator(cpu=True)
+        rank = states.PartialState().process_index
+        batches = BatchSampler(SequentialSampler(range(9)), 2, drop_last=False)
+        shard = BatchSamplerShard(batches, num_processes=2, process_index=rank)
+        mine = DataLoaderShard(list(range(9)), device=torch.device("cpu"), batch_sampler=shard)
+        skipping = DataLoaderShard(list(range(6)), batch_size=2, skip_batches=1, rng_types=["torch"])
+        handed = DataLoaderDispatcher(list(range(8)), batch_size=2, split_batches=False, _drop_last=True)
+        ends = []
+        found: dict[str, Any] = {"mine": []}
+        for batch in mine:
+            found["mine"].append(batch.tolist())
+            ends.append((mine.end_of_dataloader, states.GradientState().end_of_dataloader))
+        found |= {"ends": ends, "handed": [batch.tolist() for batch in handed]}
+        return found | {"skipping": [b.tolist() for b in skipping], "skips": skipping.skip_batches}
+
+    r0, r1 = run_ranks(on_rank, 2)
+    assert (r0["mine"], r1["mine"]) == ([[0, 1], [4, 5], [8, 0]], [[2, 3], [6, 7], [1, 2]])
+    assert r0["ends"] == [(False, False), (False, False), (True, True)]
+    assert (r0["handed"], r1["handed"]) == ([[0, 1], [4, 5]], [[2, 3], [6, 7]])
+    assert r0["skipping"] == [[2, 3], [4, 5]]
+    assert r0["skips"] == 1
+    with pytest.raises(ValueError, match="torch_device_mesh='m': processes aren't laid out in a mesh"):
+        DataLoaderShard([1], torch_device_mesh="m")
+
+
+def test_option_objects_are_found_under_their_names() -> None:
+    handlers = [
+        ProfileKwargs(),
+        DistributedDataParallelKwargs(),
+        utils.GradScalerKwargs(),
+        utils.AutocastKwargs(),
+    ]
+    accelerator = Accelerator(cpu=True, mixed_precision="fp16", kwargs_handlers=handlers)
+    found = (accelerator.profile_handler, accelerator.ddp_handler, accelerator.scaler_handler)
+    assert [*found, accelerator.autocast_handler] == handlers
+    assert accelerator.init_handler is accelerator.fp8_recipe_handler is None
+    assert accelerator.state.dynamo_plugin.backend == "NO"
+    assert accelerator.gradient_state.plugin_kwargs == {"num_steps": 1}

@@ -6,7 +6,7 @@ them after every batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -194,6 +194,6 @@ def rebind(optimizer: Optimizer, moved: Callable[[torch.Tensor], torch.Tensor | 
             optimizer.state[new] = optimizer.state.pop(old)
 
 
-def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
-    """All parameters of ``optimizer``, in order."""
-    return [p for group in optimizer.param_groups for p in group["params"]]
+def parameters_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """All parameters of ``optimizer``, in order; walked through only by those who need them at each step."""
+    return (p for group in optimizer.param_groups for p in group["params"])

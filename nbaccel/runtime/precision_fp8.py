@@ -86,24 +86,16 @@ def check_fp8(device: Device, recipe: AORecipeKwargs) -> None:
         raise ValueError("mixed_precision='fp8' needs torchao, which isn't installed: pip install torchao")
 
 
-def convert_model_to_fp8_ao(
-    model: nn.Module, config: Any = None, module_filter_func: LayerFilter | None = None
-) -> None:
-    """Convert linear layers of ``model`` in place; what was converted before is left alone.
+def apply_recipe(model: nn.Module, recipe: AORecipeKwargs) -> None:
+    """Convert linear layers of ``model`` in place; one that was converted before is left alone.
 
     Args:
-        model: the model; one that is a linear layer itself can't be converted in place.
-        config: see :attr:`AORecipeKwargs.config`.
-        module_filter_func: see :attr:`AORecipeKwargs.module_filter_func`.
+        model: the model. If it is a linear layer itself, that layer isn't converted.
+        recipe: which layers, and how.
 
     Warns:
         UserWarning: no layer is converted, so the model would only run in bf16.
     """
-    apply_recipe(model, AORecipeKwargs(config=config, module_filter_func=module_filter_func))
-
-
-def apply_recipe(model: nn.Module, recipe: AORecipeKwargs) -> None:
-    """As :func:`convert_model_to_fp8_ao`."""
     if has_ao_layers(model):
         return
     chosen = recipe.module_filter_func

@@ -52,6 +52,8 @@ class DisplayShell(InteractiveShell):
     def __init__(self, outlet: Outlet) -> None:
         # Past InteractiveShell's own: it starts what a worker has no use for.
         SingletonConfigurable.__init__(self)
+        self._outlet = outlet
+        self._whole: InteractiveShell | None = None
         self.configurables = [self]
         self.events = EventManager(self, available_events)
         self.user_module = sys.modules["__main__"]
@@ -61,6 +63,30 @@ class DisplayShell(InteractiveShell):
         self.display_formatter.formatters["image/png"].for_type_by_name(
             "matplotlib.figure", "Figure", figure_as_png
         )
+
+    def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:
+        """``%timeit f(x)`` in a function of the notebook."""
+        return self._whole_shell().run_line_magic(magic_name, line, _stack_depth + 1)
+
+    def run_cell_magic(self, magic_name: str, line: str, cell: str) -> Any:
+        """The same for a magic with a body."""
+        return self._whole_shell().run_cell_magic(magic_name, line, cell)
+
+    def system(self, cmd: str) -> None:
+        """``!cmd`` in a function of the notebook."""
+        self._whole_shell().system(cmd)
+
+    def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:
+        """``text = !cmd`` in a function of the notebook."""
+        return self._whole_shell().getoutput(cmd, split, depth + 1)
+
+    def _whole_shell(self) -> Any:
+        """The one that has all this, made when it is first asked for."""
+        if self._whole is None:
+            from nbaccel.launch.cell_shell import CellShell
+
+            self._whole = CellShell(self._outlet)
+        return self._whole
 
 
 def install_shell(outlet: Outlet) -> None:

@@ -21,6 +21,8 @@ LOOK_EVERY = 2.5
 IDLE_SHARE = 0.05
 """Share of one core below which a process only waits."""
 
+_REMEDY = "interrupt to end this, or set a timeout"
+
 LOOKS_NEEDED = 3
 """Looks in a row that must agree."""
 
@@ -53,7 +55,7 @@ class HangWatch:
             self._agreeing = 0
         if self._agreeing >= LOOKS_NEEDED and self._differ(answered):
             self._has_spoken = True
-            notices.warn(f"the ranks wait for each other: {self._describe(answered)}")
+            notices.warn(f"the ranks wait for each other: {self._describe(answered)}; {_REMEDY}")
             return
         self._before = answered
         self._last_looked = now

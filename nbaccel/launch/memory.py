@@ -25,9 +25,6 @@ from typing import Self
 
 from nbaccel.launch import named_files, process
 
-if sys.platform != "win32":
-    import fcntl
-
 LIMIT_NAME = "NBACCEL_WARM_MEMORY_MB"
 """Environment name: how much memory may be kept between launches, in MiB; 0 keeps none."""
 
@@ -231,6 +228,8 @@ def _unlinked_file() -> tuple[int, int]:
 
 def _try_exclusive_lock(writer: int) -> None:
     if sys.platform != "win32":
+        import fcntl
+
         fcntl.flock(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.flock(writer, fcntl.LOCK_UN)
 
@@ -238,6 +237,8 @@ def _try_exclusive_lock(writer: int) -> None:
 def _locked(reader: int) -> int:
     try:
         if sys.platform != "win32":
+            import fcntl
+
             fcntl.flock(reader, fcntl.LOCK_SH)
     except BaseException:
         os.close(reader)

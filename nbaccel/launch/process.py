@@ -27,7 +27,7 @@ from nbaccel.launch.wakeup import Wakeup, is_readable
 PLATFORM_NAME = "NBACCEL_PLATFORM"
 """Environment name, for tests: ``portable`` makes the launcher do without what Windows hasn't got."""
 
-KILL = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
+KILL: int = getattr(signal, "SIGKILL", signal.SIGTERM)
 """The signal that nobody can ignore. On Windows each signal but Ctrl-C ends a process at once."""
 
 _JOIN_SECONDS = 1.0
@@ -51,7 +51,7 @@ def at_fork(
     after_in_child: Callable[[], None] | None = None,
 ) -> None:
     """:func:`os.register_at_fork`, where there are forks."""
-    if sys.platform != "win32":
+    if sys.platform != "win32" and hasattr(os, "register_at_fork"):
         hooks = {"before": before, "after_in_parent": after_in_parent, "after_in_child": after_in_child}
         os.register_at_fork(**{name: hook for name, hook in hooks.items() if hook is not None})
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from nbaccel.launch.pickling import Pickler
 
+_REMEDY = "return the rest without that part, e.g. plain values, tensors or a state_dict()"
 _MAX_DEPTH = 20
 _BUDGET = 5.0
 """Seconds after which no further part is tried."""
@@ -40,7 +41,7 @@ def explain(
         return None
     reason = f"{type(error).__name__}: {error}" if found is None else found
     if whose:
-        return TypeError(f"{whose} can't be sent to the notebook: {reason}")
+        return TypeError(f"{whose} can't be sent to the notebook: {reason}; {_REMEDY}")
     return TypeError(f"can't be sent to another process: {reason}")
 
 

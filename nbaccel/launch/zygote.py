@@ -286,9 +286,14 @@ class Zygote:
                 self._publish(exit_fd, code)
 
     def _end_orphans(self) -> None:
-        """With the last worker: end descendants of workers that had left their group (daemons)."""
+        """With the last worker: end descendants of workers that had left their group (daemons).
+
+        Each worker leads a session, and what it has started can't come back into ours. What is in ours
+        isn't a worker's: a zygote that was forked from one of our children and has lost its parent.
+        """
+        ours = os.getsid(0)
         for pid in process.child_pids():
-            if pid not in self._zygotes and pid not in self._exit_pipes:
+            if pid not in self._zygotes and pid not in self._exit_pipes and os.getsid(pid) != ours:
                 os.kill(pid, signal.SIGKILL)  # our child and not reaped: the pid is its own
 
     @staticmethod

@@ -50,7 +50,12 @@ def known_arguments(elsewhere: Mapping[str, str] | None = None) -> Callable[[Cal
                 wrong = next(name for name in kwargs if name not in known)
                 remedy = (elsewhere or {}).get(wrong) or _instead(wrong, names)
                 raise TypeError(f"{shown}() has no argument {wrong!r}; {remedy}")
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except BaseException as error:
+                # This frame says nothing; the traceback reads as if the function had been called itself.
+                error.__traceback__ = None if error.__traceback__ is None else error.__traceback__.tb_next
+                raise
 
         return checked
 

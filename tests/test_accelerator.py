@@ -231,3 +231,9 @@ def test_a_precision_by_another_name_is_answered_with_ours(word: str, meant: str
         notebook_launcher(print, num_processes=1, mixed_precision=word)
     with pytest.raises(OptionError, match=f"--mixed-precision {word}: called '{meant}' here"):
         parse_line(f"--cpu --mixed-precision {word}")
+
+
+def test_checking_the_names_of_arguments_leaves_no_frame_behind() -> None:
+    with pytest.raises(ValueError, match="pass dynamo_backend or dynamo_plugin") as caught:
+        Accelerator(cpu=True, dynamo_backend="EAGER", dynamo_plugin=TorchDynamoPlugin())
+    assert [entry.name for entry in caught.traceback][1:] == ["__init__", "_compiler"]

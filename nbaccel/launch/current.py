@@ -6,9 +6,9 @@ import atexit
 import os
 from collections.abc import Sequence
 
-from nbaccel.config import LaunchSpec, check_mixed_precision
+from nbaccel.config import LaunchSpec, Resolved, UnsaidText, check_mixed_precision
 from nbaccel.launch import notices
-from nbaccel.launch.resolve import describe, resolve_spec
+from nbaccel.launch.resolve import describe, settings_of, spec_of
 from nbaccel.launch.session import Session
 from nbaccel.launch.supervision import import_torch
 
@@ -27,7 +27,7 @@ def session(
     devices: Sequence[int] | None = None,
     cpu: bool = False,
     mixed_precision: str | None = None,
-    start_method: str = "auto",
+    start_method: str = UnsaidText("auto"),
     fresh: bool = False,
 ) -> Session:
     """The workers of this kernel: those that run already, when they fit, else new ones.
@@ -57,7 +57,8 @@ def session(
                 running.use_precision(check_mixed_precision(mixed_precision))
             return running
         precision = running.spec.mixed_precision if mixed_precision is None else mixed_precision
-        wanted = _resolve(num_processes, devices, cpu, precision)
+        settings = _settings(num_processes, devices, cpu, precision)
+        wanted = spec_of(settings)
         if _same_place(wanted, running.spec):
             running.use_precision(wanted.mixed_precision)
             return running
@@ -67,10 +68,11 @@ def session(
                 f"the session of {describe(running.spec)} ends: {describe(wanted)} {are} asked for"
             )
     else:
-        wanted = _resolve(num_processes, devices, cpu, mixed_precision)
+        settings = _settings(num_processes, devices, cpu, mixed_precision)
+        wanted = spec_of(settings)
     if running is not None:
         running.stop()
-    _current, _owner = Session(wanted, start_method), os.getpid()
+    _current, _owner = Session(wanted, settings.prefer("start_method", start_method)), os.getpid()
     return _current
 
 
@@ -83,10 +85,10 @@ def stop_session() -> None:
     _current = None
 
 
-def _resolve(
+def _settings(
     num_processes: int | None, devices: Sequence[int] | None, cpu: bool, mixed_precision: str | None
-) -> LaunchSpec:
-    return resolve_spec(
+) -> Resolved:
+    return settings_of(
         num_processes=num_processes,
         mixed_precision=mixed_precision,
         devices=devices,

@@ -14,6 +14,7 @@ from typing import Any
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 import nbaccel
+from nbaccel import config
 from nbaccel.launch import devices, zygote_client
 from nbaccel.launch.current import session, stop_session
 from nbaccel.launch.session import Session
@@ -65,7 +66,7 @@ class AccelerateMagics(Magics):
         self.runner(chosen).run(
             running_cell(self.shell, line, cell),
             ranks=options.ranks,
-            output=options.output,
+            output=options.output or config.resolve()["output"],
             timeout=options.timeout,
             out=options.out,
             progress=options.progress,

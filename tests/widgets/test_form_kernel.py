@@ -130,6 +130,24 @@ def test_B046_cells_go_on_while_the_self_test_runs_and_see_nothing_of_it(page: P
     assert page.value("form.view.status.text") == "Self test: stopped."
 
 
+def test_cells_on_workers_go_by_it_too(page: Page) -> None:
+    page.kernel.run(
+        'form = nbaccel.configure(cpu=True, num_processes=2, output="main", start_method="spawn")'
+    )
+    page.kernel.run("%%accelerate\nimport os\nprint('rank', os.environ['RANK'])\nparent = os.getppid()")
+    shown = page.kernel.run("%%accelerate\nprint('rank', os.environ['RANK'])")
+    try:
+        assert shown.stdout == "rank 0\n"
+        assert page.value("parent == os.getpid()"), "spawned by the kernel itself"
+        page.set("rows['num_processes'].control", "1")
+        said = page.value("form.view.outlook.text")
+        assert "Workers are there already: 2 processes on cpu." in said
+        on = page.kernel.run("%%accelerate --output all\nprint('still', os.environ['WORLD_SIZE'])")
+        assert sorted(on.stdout.splitlines()) == ["[rank 0] still 2", "[rank 1] still 2"]
+    finally:
+        page.kernel.run("%accelerate stop")
+
+
 def test_in_a_worker_it_is_refused(page: Page) -> None:
     failed = page.kernel.run(
         "nbaccel.notebook_launcher(lambda: nbaccel.configure(num_processes=2), cpu=True)", may_fail=True

@@ -67,6 +67,8 @@ def cell_line(settings: Resolved) -> tuple[str, tuple[str, ...]]:
         values.pop("num_processes", None)
     elif devices is not None:
         values["devices"] = devices
+    if (panel := values.pop("progress", None)) is not None:
+        words.append("--progress" if panel == "on" else "--no-progress")
     for name, option in _OPTIONS.items():
         if name in values:
             words.append(option.format(SETTINGS[name].shown(values.pop(name))))

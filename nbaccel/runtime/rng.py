@@ -73,6 +73,11 @@ def full_state(unit: torch.device) -> dict[str, Any]:
 def set_full_state(state: dict[str, Any], unit: torch.device) -> None:
     """Put back what :func:`full_state` returned, the device's part only if it is there."""
     set_host_state(state)
+    set_device_state(state, unit)
+
+
+def set_device_state(state: dict[str, Any], unit: torch.device) -> None:
+    """Put back the device's part of what :func:`full_state` returned, if it is there."""
     if "device" in state:
         device_named(unit.type).set_rng_state(state["device"], unit)
 

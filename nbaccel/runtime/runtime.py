@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from nbaccel.config import active_spec, ambient
 from nbaccel.runtime.choices import DistributedType
 from nbaccel.runtime.collectives.communicator import Communicator
 from nbaccel.runtime.devices import Device, detect_device, device_named
+from nbaccel.runtime.devices.xla import unused_tpu
 from nbaccel.runtime.environment import ProcessEnvironment
 from nbaccel.runtime.plugins import InitProcessGroupKwargs
 from nbaccel.runtime.rank_local import RankLocal
@@ -77,12 +79,25 @@ def bring_up(cpu: bool = False, group: InitProcessGroupKwargs | None = None) -> 
         RuntimeError: the process group can't come up, or an existing one doesn't fit.
     """
     kind, ids = choose_device(cpu)
+    if kind.type == "cpu" and active_spec() is None and not (cpu or ambient("cpu")):
+        _tell_of_unused_tpu()
     environment = kind.environment()
     unit = kind.unit(environment.local_rank, ids)
     kind.activate(unit)
     communicator = kind.connect(environment, unit, group or InitProcessGroupKwargs())
     runtime = _known.get().runtime = Runtime(environment, kind, unit, communicator)
     return runtime
+
+
+def _tell_of_unused_tpu() -> None:
+    sign = unused_tpu()
+    if sign is not None:
+        warnings.warn(
+            f"a TPU is here ({sign}), but this process computes on the CPU: notebook_launcher(function) runs "
+            "the same code on all cores of the TPU. It isn't opened from here, because a process that holds "
+            "it keeps launches from it",
+            stacklevel=4,
+        )
 
 
 def choose_device(cpu: bool) -> tuple[Device, tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -94,3 +95,15 @@ def train(
         "predictions": len(right),
         "steps": accelerator.step,
     }
+
+
+def sums_of(accelerator: Any, lengths: Iterable[int]) -> list[torch.Tensor]:
+    """A loop over batches of these lengths, for looking at what it has compiled."""
+    model = accelerator.prepare(nn.Linear(1, 1))
+    data = [torch.ones(length) for length in lengths]
+    loader = accelerator.prepare(torch.utils.data.DataLoader(data, batch_size=None))
+    sums = []
+    for x in loader:
+        total = model(x[:, None]).sum()
+        sums.append(total.detach())
+    return sums

@@ -113,6 +113,8 @@ def save(
         }
         folder.finish(place, noted)
     communicator.barrier()
+    # On some devices talking to each other moves the generator on, and the run is to go on as a resumed one.
+    rng.set_device_state(own, unit)
 
 
 def _save_states(fresh: Path, pieces: Pieces) -> None:

@@ -95,11 +95,13 @@ class XlaDevice(Device):
 
         if not tensors:
             return []
-        # All in one transfer, and each once, however many names it has.
-        xla_graphs.cut()
+        # All in one transfer, and each once, however many names it has. No cut, which would move the
+        # device's generator on: files change nothing in the run.
         ids = [torch_xla._XLAC._xla_get_tensor_id(tensor) for tensor in tensors]
         unique = {key: tensor.detach() for key, tensor in zip(ids, tensors, strict=True)}
-        copies = torch_xla._XLAC._xla_get_cpu_tensors(list(unique.values()))
+        plain = list(unique.values())
+        torch_xla._XLAC._xla_sync_multi(plain, devices=[], wait=True, sync_xla_data=True)
+        copies = torch_xla._XLAC._xla_get_cpu_tensors(plain)
         by_id = dict(zip(unique, copies, strict=True))
         return [by_id[key] for key in ids]
 

@@ -1,22 +1,30 @@
-# make demo | test | check | bench | clean. Needs Python 3.11 or newer, pip and make; everything else goes
-# into a virtual environment of this checkout.
+# make demo | test | test-browser | test-xla | check | bench | clean. Needs Python 3.11 or newer, pip and make;
+# everything else goes into virtual environments of this checkout.
 #   PYTHON=python3.12     the interpreter to make the environment with
 #   CONSTRAINTS=          install the newest versions instead of the tested ones
 
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
+# torch_xla works with one release of torch only, so it has an environment of its own.
+VENV_XLA ?= $(VENV)-xla
 
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test test-browser test-xla check format bench clean
 
 demo: $(VENV)/.installed-demo  ## train a small network from a notebook, in a real kernel
 	$(BIN)/python notebooks/run.py notebooks/quickstart.ipynb
 
-test: check  ## format, lint, types, then all tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: check  ## format, lint, types, then all tests but those in a browser
+	$(BIN)/python -m pytest --ignore=tests/browser $(PYTEST_ARGS)
+
+test-browser: $(VENV)/.installed-browser  ## what is seen in JupyterLab; needs Chromium (.ci/install-chromium)
+	$(BIN)/python -m pytest tests/browser $(PYTEST_ARGS)
+
+test-xla: $(VENV_XLA)/.installed  ## what runs on TPUs, with the real torch_xla on its CPU client; needs gcc
+	$(VENV_XLA)/bin/python -m pytest tests/xla $(PYTEST_ARGS)
 
 check: $(VENV)/.installed-dev  ## format, lint and types only
 	$(BIN)/ruff format --check .
@@ -31,12 +39,18 @@ bench: $(VENV)/.installed-bench  ## launch times, side by side with the incumben
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean:  ## remove the environment, executed notebooks and caches
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV_XLA) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find nbaccel tests benchmarks notebooks -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.installed-%: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@echo "installing nbaccel with its '$*' extra into $(VENV) (a few minutes when torch isn't cached)"
 	$(PIP_INSTALL) --editable '.[$*]'
+	@touch $@
+
+$(VENV_XLA)/.installed: tests/xla/install.sh tests/xla/cuda_stubs.py $(CONSTRAINTS)
+	@echo "installing torch_xla into $(VENV_XLA) (a minute or two)"
+	rm -rf $(VENV_XLA)
+	PYTHON=$(PYTHON) tests/xla/install.sh $(VENV_XLA) $(CONSTRAINTS)
 	@touch $@
 
 $(BIN)/python:

@@ -194,6 +194,18 @@ def end_process(pid: int, created: float, timeout_s: float = 5.0) -> None:
         return
 
 
+def leave_to_itself(pid: int) -> None:
+    """From now on the descendants of this process are no test's leaks, as long as it lives.
+
+    For tools of the tests that manage processes of their own: a browser keeps renderers, or starts some in
+    advance, as it likes. What is tested must never run below such a tool.
+    """
+    _left_to_themselves.append(psutil.Process(pid))
+
+
+_left_to_themselves: list[psutil.Process] = []
+
+
 def _processes() -> dict[ProcessId, str]:
     found = marked_processes()
     for process in psutil.Process().children(recursive=True):
@@ -201,6 +213,9 @@ def _processes() -> dict[ProcessId, str]:
             found[process.pid, process.create_time()] = describe(process)
         except psutil.NoSuchProcess:
             continue
+    for tool in filter(psutil.Process.is_running, _left_to_themselves):
+        for process in tool.children(recursive=True):
+            found.pop((process.pid, process.create_time()), None)
     tracker = _resource_tracker("_pid")
     return {key: text for key, text in found.items() if key[0] != tracker}
 

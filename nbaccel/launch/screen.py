@@ -167,6 +167,12 @@ class Screen:
             return
         shown = self._open
         if shown is not None and (shown.owner, shown.is_err) != (entry.owner, is_err):
+            if shown.redraws and shown.is_err == is_err and isinstance(entry, _Line):
+                # Others' lines go above a progress bar, so that no old state of it is left standing.
+                first, end, rest = entry.text.partition("\n")
+                above = f"\r{first.ljust(len(shown.text))}{end}{rest}"
+                pieces.append((is_err, f"{above}\r{shown.text}"))
+                return
             self._close_open(pieces)
             shown = None
         if shown is None:

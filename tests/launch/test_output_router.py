@@ -136,7 +136,8 @@ def test_bars_of_the_main_rank_are_live_and_the_others_wait_for_their_end(shown,
     assert shown.getvalue() == "\r[rank 0] 50%"
     router.feed(1, True, b"\r100%\n")
     end(router, range(2))
-    assert shown.getvalue() == "\r[rank 0] 50%\n[rank 1] 100%\n[rank 0] 50%\n"
+    above, below = "[rank 1] 100%\n", "\r[rank 0] 50%"
+    assert shown.getvalue() == f"{below}\r{above}{below}{below}\n"
 
 
 def test_one_process_in_front_of_somebody_passes_as_it_comes(shown, watched):

@@ -90,14 +90,40 @@ def test_a_bar_is_overwritten_and_then_finished(events):
     assert texts(events) == [("err", "\rlong 10%"), ("err", "\r20%     "), ("err", "\rdone\nnext\n")]
 
 
-@pytest.mark.parametrize("is_err", [False, True])
-def test_another_rank_ends_an_open_line_first(events, is_err):
+def test_a_line_on_the_other_stream_ends_an_open_line_first(events):
     screen = Screen()
     screen.state(True, 0, "50%")
     screen.write()
-    screen.lines(is_err, 1, "[rank 1] ", ["text"])
+    screen.lines(False, 1, "[rank 1] ", ["text"])
     screen.write()
     assert "".join(text for _, text in texts(events)) == "\r50%\n[rank 1] text\n"
+
+
+def test_another_rank_s_lines_go_above_a_bar(events):
+    screen = Screen()
+    screen.state(True, 0, "steps: 50%")
+    screen.write()
+    screen.lines(True, 1, "", ["short", "a line that is longer"])
+    screen.write()
+    screen.state(True, 0, "steps: 60%")
+    screen.lines(True, 0, "", ["steps: 100%"])
+    screen.write()
+    assert _as_seen("".join(text for _, text in texts(events))) == [
+        "short",
+        "a line that is longer",
+        "steps: 100%",
+    ]
+
+
+def _as_seen(text):
+    """The lines on a screen where each carriage return goes on at the line's start, over what is there."""
+    lines = []
+    for line in text.removesuffix("\n").split("\n"):
+        shown = ""
+        for piece in line.split("\r"):
+            shown = piece + shown[len(piece) :]
+        lines.append(shown.rstrip())
+    return lines
 
 
 def test_a_question_is_completed_in_place(events):

@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from benchmarks.measures import ACCELERATE, BARE, OURS, Door, Goal, Readings, Scenario
+from benchmarks.measures import ACCELERATE, BARE, OURS, Door, Goal, Readings, Scenario, number_from
 from tests.kernel import ROOT, Kernel
 
 ROUNDS = 25
 STEPS = 100
+LOGGED_STEPS = 4000
+PANEL_ROUNDS = 4
 
 
 def step_times() -> dict[str, float]:
@@ -63,6 +65,33 @@ def step_times() -> dict[str, float]:
     return _in_turns(
         {name: lambda step=step: [step() for _ in range(STEPS)] for name, step in runs.items()}, STEPS
     )
+
+
+def logged_step_time() -> dict[str, float]:
+    """Processor time of the process for a step of the same MLP that logs two values, over some seconds."""
+    import torch
+    from torch import nn
+
+    import nbaccel
+
+    torch.set_num_threads(1)
+    x, y = torch.randn(32, 64), torch.randint(0, 10, (32,))
+    accelerator = nbaccel.Accelerator(cpu=True)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+
+    def steps(count: int) -> None:
+        for step in range(count):
+            loss = nn.functional.cross_entropy(model(x), y)
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            accelerator.log({"loss": loss.item(), "lr": 0.01}, step=step)
+
+    steps(STEPS)
+    started = time.process_time()
+    steps(LOGGED_STEPS)
+    return {"seconds": (time.process_time() - started) / LOGGED_STEPS}
 
 
 def loader_times() -> dict[str, float]:
@@ -121,11 +150,32 @@ def overhead(kernel: Kernel, door: Door) -> Readings:
 
 STEP, LOADER = "training step, on the processor", "batch of a loader, on the processor"
 
+
+def panel(kernel: Kernel, door: Door) -> Readings:
+    """A step that logs, with the live panel and without, in turns; the smallest of the rounds counts."""
+    kernel.run(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{door.opening}\n"
+        "from benchmarks.training import logged_step_time\n"
+        "def taken(progress):\n"
+        "    return notebook_launcher(\n"
+        "        logged_step_time, num_processes=2, cpu=True, output='none', progress=progress\n"
+        "    )['seconds']"
+    )
+    best = {door.package: float("inf"), NO_PANEL: float("inf")}
+    for turn in range(PANEL_ROUNDS):
+        for name in sorted(best, reverse=turn % 2 == 1):
+            best[name] = min(best[name], number_from(kernel, f"taken({name != NO_PANEL})"))
+    return {PANEL: best}
+
+
+PANEL, NO_PANEL = "step that logs, with the live panel", "without it"
+
 SCENARIOS = {
+    "panel": Scenario(panel, {PANEL: Goal(against=NO_PANEL)}, repeats=3, doors=(OURS,)),
     "training": Scenario(
         overhead,
         {STEP: Goal(ratio=1.03, against=BARE), LOADER: Goal(ratio=1.05, against=BARE)},
         repeats=3,
         doors=(OURS,),
-    )
+    ),
 }

@@ -54,22 +54,17 @@ def test_a_cpu_that_was_asked_for_needs_no_word(monkeypatch, recwarn):
     assert not [w for w in recwarn if "TPU" in str(w.message)]
 
 
-def test_B172_a_tpu_shows_by_its_files_alone(tmp_path, monkeypatch):
+def test_B172_a_tpu_shows_on_the_bus_alone(tmp_path, monkeypatch):
     monkeypatch.delenv("PJRT_DEVICE", raising=False)
-    dev, pci = tmp_path / "dev", tmp_path / "pci"
-    (dev / "vfio").mkdir(parents=True)
-    slot = pci / "0000:00:04.0"
-    slot.mkdir(parents=True)
-    where = str(dev), str(pci)
-    assert unused_tpu(*where) is None
-    # Other hardware is passed through with vfio as well.
-    (dev / "vfio" / "0").touch()
-    (slot / "vendor").write_text("0x10de\n")
-    assert unused_tpu(*where) is None
+    slot = tmp_path / "0000:00:04.0"
+    slot.mkdir()
+    assert unused_tpu(str(tmp_path)) is None
     (slot / "vendor").write_text("0x1ae0\n")
-    assert unused_tpu(*where) == str(slot)
-    (dev / "accel0").touch()
-    assert unused_tpu(*where) == str(dev / "accel0")
+    # The network card of such machines.
+    (slot / "device").write_text("0x0042\n")
+    assert unused_tpu(str(tmp_path)) is None
+    (slot / "device").write_text("0x0063\n")
+    assert unused_tpu(str(tmp_path)) == str(slot)
 
 
 def test_fp16_on_a_tpu_is_refused_in_favour_of_bf16():

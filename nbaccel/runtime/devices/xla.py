@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from nbaccel.runtime.plugins import InitProcessGroupKwargs
 
 _GOOGLE = "0x1ae0"
-"""Vendor of TPU chips on the PCI bus."""
+"""Vendor of TPU chips on the PCI bus, and of the network cards of Google's machines."""
+
+_CHIPS = frozenset({"0x0027", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"})
+"""What the chips are called there."""
 
 
 class XlaDevice(Device):
@@ -154,25 +157,21 @@ def runtime_is_live() -> bool:
     return binding is not None and bool(binding._xla_runtime_is_initialized())
 
 
-def unused_tpu(devices: str = "/dev", pci: str = "/sys/bus/pci/devices") -> str | None:
+def unused_tpu(pci: str = "/sys/bus/pci/devices") -> str | None:
     """What tells that this machine has a TPU, for a process that computes on the CPU; None without.
 
-    Opens no device and imports nothing.
+    Opens no device and imports nothing. The launcher looks more closely.
 
     Args:
-        devices: where device files are.
         pci: where the kernel lists what is on the PCI bus.
     """
     if os.environ.get("PJRT_DEVICE", "").upper() == "TPU":
         return "PJRT_DEVICE=TPU"
-    for node in sorted(Path(devices).glob("accel[0-9]*")):
-        return str(node)
-    # /dev/vfio exists on other machines too.
-    if any(Path(devices, "vfio").glob("[0-9]*")):
-        for vendor in sorted(Path(pci).glob("*/vendor")):
-            try:
-                if vendor.read_text().strip() == _GOOGLE:
-                    return str(vendor.parent)
-            except OSError:
-                continue  # unplugged meanwhile, or not ours to read
+    for slot in sorted(Path(pci).glob("*")):
+        try:
+            maker, kind = ((slot / name).read_text().strip() for name in ("vendor", "device"))
+        except OSError:
+            continue  # unplugged meanwhile, or not ours to read
+        if maker == _GOOGLE and kind in _CHIPS:
+            return str(slot)
     return None

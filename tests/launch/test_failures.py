@@ -178,7 +178,7 @@ def test_sys_exit_with_a_code(start_method):
 
 
 def test_sys_exit_with_a_text(capfd):
-    with pytest.raises(WorkerDied, match="out of luck") as caught:
+    with pytest.raises(WorkerDied, match=r"rank 0 called sys.exit\('out of luck'\)") as caught:
         notebook_launcher(sys.exit, ("out of luck",))
     assert caught.value.exitcode == 1
 

@@ -233,7 +233,8 @@ def test_B184_a_value_that_can_not_come_home(returns):
     assert caught.value.rank == rank
     assert str(caught.value) == (
         f"the value that rank {rank} returned can't be sent to the notebook: "
-        "['model'] → [1]: cannot pickle 'generator' object"
+        "['model'] → [1]: cannot pickle 'generator' object; "
+        "return the rest without that part, e.g. plain values, tensors or a state_dict()"
     )
 
 

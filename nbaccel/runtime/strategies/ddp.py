@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import MethodType
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nbaccel.runtime.process_group import add_group_user
 from nbaccel.runtime.strategies.base import Strategy
+
+_UNFINISHED = "Expected to have finished reduction in the prior iteration"
+_INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
 
 
 class ReplicatedModel(DistributedDataParallel):
@@ -30,6 +35,45 @@ class ReplicatedModel(DistributedDataParallel):
         if register_hook is not None:
             register_hook(self)
 
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """The module's own.
+
+        Raises:
+            RuntimeError: parameters took no part in the last backward; it names them and the option to set.
+        """
+        try:
+            return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            names = _without_gradient(self.module, str(error))
+            if names is None:
+                raise
+            raise RuntimeError(
+                f"parameters took no part in the last loss: {names or 'torch does not say which'}; if that's "
+                "meant, pass Accelerator(kwargs_handlers=[DistributedDataParallelKwargs("
+                "find_unused_parameters=True)]), else use the model's whole output in the loss"
+            ) from error
+
+    def __getattr__(self, name: str) -> Any:
+        """What the model has under this name, so that code reads it alike on any number of processes.
+
+        Raises:
+            AttributeError: it has none, or it is a method: that would run the model past its gradients'
+                averaging, and has to be asked for.
+        """
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            module = self.__dict__.get("_modules", {}).get("module")
+            if module is None or name.startswith("__") or not hasattr(module, name):
+                raise
+        value = getattr(module, name)
+        if isinstance(value, MethodType):
+            raise AttributeError(  # noqa: TRY004  # what a missing attribute raises
+                "a method of a prepared model would run past the averaging of gradients; if that is meant, "
+                f"write accelerator.unwrap_model(model).{name}(...)"
+            )
+        return value
+
     def release_group(self) -> None:
         """Drop what pins the group: reducer, logger and the group itself."""
         # Untyped on purpose: DDP declares them as always there.
@@ -46,6 +90,15 @@ class ReplicatedModel(DistributedDataParallel):
         fresh.training = self.training
         self.__dict__.clear()
         self.__dict__.update(fresh.__dict__)
+
+
+def _without_gradient(module: nn.Module, text: str) -> str | None:
+    """Names of the parameters that torch's message counts; None when it is about something else."""
+    if not text.startswith(_UNFINISHED):
+        return None
+    found = _INDICES.search(text)
+    names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    return ", ".join(names[int(index)] for index in found[1].split()) if found else ""
 
 
 class DdpStrategy(Strategy):

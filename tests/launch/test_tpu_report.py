@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +15,7 @@ from nbaccel.cli.app import application
 from nbaccel.diagnosis.report import make_report
 from nbaccel.launch.devices import abilities, discovery
 from nbaccel.launch.devices.discovery import Discovery
+from nbaccel.runtime.devices import device_named
 from tests.launch.fake_tpu import V3, V5E, FakeTpuHost, FakeTpuMachine
 
 
@@ -91,3 +93,24 @@ def test_precisions_that_are_offered(host):
     found = discovery.visible_accelerators({})
     assert "bf16" not in abilities.lacking(found)
     assert config.PRECISIONS == ("no", "fp16", "bf16", "fp8")
+
+
+def test_the_device_of_torch_tpu_is_asked_for_nothing_without_it(monkeypatch):
+    """Its published interface, on a stand-in: torch_tpu can't even be imported without a TPU."""
+    device = device_named("tpu")
+    assert device.count() == 0
+    calls: list[str] = []
+    module = SimpleNamespace(
+        device_count=lambda: 1,
+        distributed=SimpleNamespace(set_tpu_launch_env=lambda: calls.append("set_tpu_launch_env")),
+    )
+    monkeypatch.setitem(sys.modules, "torch_tpu", SimpleNamespace())
+    monkeypatch.setattr(type(device), "module", property(lambda _: module))
+    assert device.count() == 1
+    unit = SimpleNamespace()  # torch of this environment knows no device of that type
+    device.activate(unit)
+    assert calls == []  # alone there is nothing to be told
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "2")
+    device.activate(unit)
+    assert calls == ["set_tpu_launch_env"]

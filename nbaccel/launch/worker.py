@@ -109,6 +109,7 @@ class Worker:
         self._stays = False
         self._steps_before = 0
         self._exitcode = 0
+        self._is_watched = False
         self._runs_user_code = False
         self._thread: int | None = None
         """Identity of the thread that runs the tasks; None: the main one."""
@@ -289,12 +290,13 @@ class Worker:
 
     def _report_progress(self, *, fetches: bool) -> None:
         """The last word on a task that is watched; ``fetches``: it may wait for the accelerator."""
-        if not gauges.watching:
+        if not self._is_watched:
             return
+        self._is_watched = False
         if fetches:
             gauges.settle()
         if gauges.has_news():
-            self._report(messages.Progress(gauges.look(), whereabouts.look()))
+            self._report(messages.Progress(gauges.look(self._rank), whereabouts.look(self._thread)))
         gauges.end()
 
     def _report(self, message: object, *tickets: Ticket) -> None:
@@ -348,9 +350,10 @@ class Worker:
             elif isinstance(message, messages.AskSteps):
                 self._channel.send(messages.Steps(clock.count, self._steps_before))
             elif isinstance(message, messages.WatchProgress):
+                self._is_watched = True
                 gauges.begin()
             elif isinstance(message, messages.AskProgress):
-                self._channel.send(messages.Progress(gauges.look(), whereabouts.look()))
+                self._channel.send(messages.Progress(gauges.look(self._rank), whereabouts.look(self._thread)))
             elif isinstance(message, messages.StopAtStep):
                 clock.go_on() if message.count is None else clock.stop_at(message.count)
             elif isinstance(message, messages.Sever):

@@ -88,6 +88,7 @@ class Gauges:
         self.loops: list[weakref.ref[Any]] = []
         """Those that run in the main thread, outermost first; :mod:`nbaccel.runtime.data.loops` keeps it."""
         self._numbers = itertools.count(1)
+        self._tasks = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -99,29 +100,32 @@ class Gauges:
         self._total_steps: int | None = None
         self._curves: dict[str, Curve] = {}
         self._further: set[str] = set()
-        self._reported: dict[str, int] = {}
+        self._reported: dict[tuple[int, str], int] = {}
         self._waiting: dict[str, tuple[float | None, Any]] = {}
         self._fetched_at: dict[str, float] = {}
 
     # --- by whoever watches -------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A task begins that somebody watches."""
-        self._forget()
+        """A task begins that somebody watches. Ranks that are threads of one process share the gauges."""
+        if not self._tasks:
+            self._forget()
+        self._tasks += 1
         self.watching = True
 
     def end(self) -> None:
-        """It is over."""
-        self.watching = False
+        """It is over, for one of those that began it."""
+        self._tasks = max(0, self._tasks - 1)
+        self.watching = self._tasks > 0
 
-    def look(self) -> Standing:
-        """What the loop is at. Curves that haven't changed since the last look are left out."""
+    def look(self, reader: int = 0) -> Standing:
+        """What the loop is at. Curves that haven't changed since this reader's last look are left out."""
         loops = [loop for ref in list(self.loops) if (loop := ref()) is not None]
         changed = []
         for name, curve in list(self._curves.items()):
             count = curve.count
-            if self._reported.get(name) != count:
-                self._reported[name] = count
+            if self._reported.get((reader, name)) != count:
+                self._reported[reader, name] = count
                 changed.append(curve.data())
         return Standing(
             when=time.monotonic(),

@@ -172,6 +172,18 @@ def test_a_new_task_begins_with_nothing():
     assert (standing.curves, standing.epochs, standing.steps) == ((), None, 0)
 
 
+def test_ranks_that_share_a_process_share_the_gauges_until_the_last_is_done():
+    gauges = Gauges()
+    gauges.begin()
+    gauges.note({"a": 1.0}, 1)
+    gauges.begin()
+    gauges.end()
+    assert gauges.watching
+    assert gauges.has_news()
+    gauges.end()
+    assert not gauges.watching
+
+
 # --- where the loop is ------------------------------------------------------------------------------
 
 

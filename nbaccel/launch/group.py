@@ -18,115 +18,22 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from nbaccel.errors import LaunchError
 from nbaccel.launch import messages
 from nbaccel.launch.byte_sources import ByteSource
-from nbaccel.launch.channel import Channel, ChannelClosed, Ticket
+from nbaccel.launch.channel import ChannelClosed, Ticket
 from nbaccel.launch.connections import between_workers
+from nbaccel.launch.member import Member
 from nbaccel.launch.output import Router
 from nbaccel.launch.payload import Payload
-from nbaccel.launch.postmortem import FrameReport
 from nbaccel.launch.process import KILL, is_portable
 from nbaccel.launch.spawners import Shared, Spawner, StartedWorker, WorkerProcess, on_descriptors
-from nbaccel.launch.whereabouts import Whereabouts, name_cells
 
 _READS_A_TURN = 16
 """More than a pipe holds, and no more: a process that escaped must not keep us reading for ever."""
 _KILL_WAIT = 5.0
-
-
-@dataclass(eq=False)
-class Member:
-    """One worker, as the kernel knows it."""
-
-    rank: int
-    process: WorkerProcess
-    channel: Channel
-    streams: Mapping[bool, ByteSource]
-    """Whether it is standard error -> the stream."""
-    idles: bool = False
-    """The task at hand isn't for this rank."""
-    returned: bool = False
-    """The call is over and went well."""
-    has_group: bool = True
-    """Whether it had a process group after its last task (told in sessions only)."""
-    value: Payload | None = None
-    """What it returned, when that was asked for."""
-    failure: messages.Failed | None = None
-    failure_payload: Payload | None = None
-    frames: tuple[FrameReport, ...] | None = None
-    """What it told of its frames after a failure."""
-    asked_exit: int | None = None
-    """Code of ``sys.exit(code)``."""
-    exit_text: str = ""
-    """What it gave instead of a code."""
-    stacks: str | None = None
-    """Last answer to :class:`~nbaccel.launch.messages.AskStacks`."""
-    whereabouts: Whereabouts | None = None
-    """Last answer to :class:`~nbaccel.launch.messages.AskWhereabouts`."""
-    steps: int | None = None
-    """Last answer to :class:`~nbaccel.launch.messages.AskSteps`."""
-    steps_before: int = 0
-    """Told with them: those it had taken before its task."""
-    regrouped: messages.Regrouped | None = None
-    """Last answer to :class:`~nbaccel.launch.messages.Regroup`."""
-    task_began: float = field(default_factory=time.monotonic)
-    """``time.monotonic()`` of its last task."""
-    has_exited: bool = False
-    exited_at: float = 0.0
-    exitcode: int | None = None
-    open_streams: set[bool] = field(default_factory=lambda: {False, True})
-    source: int = -1
-    """Its number from the start, by which its output is told; its rank may be another."""
-    hosted: list[Member] = field(default_factory=list)
-    """Further ranks, in threads of its process."""
-    host: Member | None = None
-    """The one in whose process it is a thread; None: it has its own."""
-
-    def __post_init__(self) -> None:
-        self.source = self.rank
-
-    @property
-    def process_ranks(self) -> list[int]:
-        """All ranks of its process; mostly itself alone."""
-        host = self.host or self
-        return [host.rank, *(member.rank for member in host.hosted)]
-
-    @property
-    def is_settled(self) -> bool:
-        """Nothing more is to be expected of its task."""
-        return (
-            self.idles
-            or self.returned
-            or self.failure is not None
-            or self.asked_exit is not None
-            or self.has_exited
-        )
-
-    @property
-    def is_in_trouble(self) -> bool:
-        """It failed, or ended before its task was over."""
-        return self.is_settled and not self.returned and not (self.idles and not self.has_exited)
-
-    @property
-    def trouble_at(self) -> float:
-        """``time.monotonic()`` of its failure or end."""
-        return self.failure.when if self.failure is not None else self.exited_at
-
-    def begin_task(self, *, idles: bool) -> None:
-        """Forget the last task."""
-        for payload in (self.value, self.failure_payload):
-            if payload is not None:
-                payload.close()
-        self.idles = idles
-        self.task_began = time.monotonic()
-        self.steps = None
-        self.returned = False
-        self.value = self.failure = self.failure_payload = self.frames = self.asked_exit = None
-        self.stacks = self.whereabouts = None
 
 
 class Watcher(Protocol):
@@ -468,34 +375,13 @@ class WorkerGroup:
 
     def _take(self, member: Member, message: object, tickets: Iterable[Ticket]) -> None:
         payload = next((Payload.from_ticket(ticket, given=True) for ticket in tickets), None)
-        if isinstance(message, messages.Returned):
-            member.returned = True
-            member.has_group = message.has_group
-            member.value = payload
-        elif isinstance(message, messages.Failed):
-            member.failure = message
-            member.failure_payload = payload
-        elif isinstance(message, messages.FailureDetails):
-            member.frames = message.frames
-        elif isinstance(message, messages.Exiting):
-            member.asked_exit, member.exit_text = message.code, message.text
-            member.exited_at = time.monotonic()
-        elif isinstance(message, messages.Display):
+        if isinstance(message, messages.Display):
             self._router.take_display(member.source, message)
         elif isinstance(message, messages.Progress):
             if self._watcher is not None:
                 self._watcher.take(member, message)
-        elif isinstance(message, messages.Stacks):
-            member.stacks = name_cells(message.text)
-        elif isinstance(message, messages.Here):
-            member.whereabouts = message.whereabouts
-        elif isinstance(message, messages.Steps):
-            member.steps = message.count
-            member.steps_before = message.before
-        elif isinstance(message, messages.Regrouped):
-            member.regrouped = message
         else:
-            raise TypeError(f"the launcher does not know {type(message).__name__}")
+            member.hear(message, payload)
 
     def _read_exit(self, host: Member) -> None:
         everybody = (host, *host.hosted)

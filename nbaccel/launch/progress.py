@@ -23,7 +23,8 @@ from typing import Self
 from nbaccel import config
 from nbaccel.config import LaunchSpec, Resolved
 from nbaccel.launch import messages, screen
-from nbaccel.launch.group import Member, WorkerGroup
+from nbaccel.launch.group import WorkerGroup
+from nbaccel.launch.member import Member
 from nbaccel.launch.output import Router
 from nbaccel.launch.progress_end import outcome_of, row_at_end
 from nbaccel.launch.progress_model import RUNNING, Picture, RankRow, View

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nbaccel.errors import LaunchTimeout
-from nbaccel.launch.group import Member
+from nbaccel.launch.member import Member
 from nbaccel.launch.postmortem import FrameReport
 from nbaccel.launch.progress_model import ENDED, FAILED, RUNNING, STOPPED, RankRow
 from nbaccel.launch.supervision import story_of

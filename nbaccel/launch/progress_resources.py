@@ -13,7 +13,7 @@ import psutil
 from nbaccel.config import LaunchSpec
 from nbaccel.launch import devices
 from nbaccel.launch.devices import Usage
-from nbaccel.launch.group import Member
+from nbaccel.launch.member import Member
 from nbaccel.launch.progress_model import RankRow
 
 DEVICES_EVERY = 2.0

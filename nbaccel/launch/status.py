@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 
 from nbaccel.config import LaunchSpec
-from nbaccel.launch.group import Member
+from nbaccel.launch.member import Member
 from nbaccel.launch.whereabouts import describe_place
 
 

@@ -21,8 +21,9 @@ from typing import Any, NoReturn, Self
 
 from nbaccel.errors import LaunchTimeout, WorkerDied
 from nbaccel.launch import failures, notices, postmortem, process
-from nbaccel.launch.group import Member, WorkerGroup
+from nbaccel.launch.group import WorkerGroup
 from nbaccel.launch.hang import HangWatch
+from nbaccel.launch.member import Member
 from nbaccel.launch.output import Router
 from nbaccel.launch.wakeup import Wakeup
 

@@ -129,7 +129,7 @@ def test_rows_are_picked_by_scenario_and_by_text() -> None:
     assert set(bench.rows([], None)) == {m for scenario in SCENARIOS.values() for m in scenario.goals}
     assert list(bench.rows(["trivial"], ["FIRST"])) == ["trivial function, first"]
     assert list(bench.rows([], ["n = 16", "return of"])) == [
-        "trivial function, again, n = 16", "return of 1 GB from rank 0",
+        "trivial function, again, n = 16", "return of 1 GB from rank 0", "round trip of a cell, n = 16",
     ]  # fmt: skip
 
 

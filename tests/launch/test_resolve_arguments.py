@@ -171,6 +171,8 @@ BAD = [
         r"start_method='thread' is not known; choose one of auto, zygote, spawn, fork",
     ),
     ({"output": "rank0"}, ValueError, r"output='rank0' is not known; choose one of all, main, none"),
+    ({"progress": "always"}, ValueError, r"progress"),
+    ({"progress": 3.5}, TypeError, r"progress"),
     ({"output": ["all"]}, TypeError, r"output=\['all'\] is not a text"),
     ({"returns": "both"}, ValueError, r"returns='both' is not known; choose one of main, all"),
     ({"timeout": 0}, ValueError, r"timeout=0 leaves no time; write a positive number of seconds, or None"),

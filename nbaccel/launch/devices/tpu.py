@@ -19,12 +19,8 @@ from importlib import metadata, util
 from pathlib import Path
 
 from nbaccel.launch.devices.model import Accelerators, Unit, none_found
-from nbaccel.launch.devices.tpu_types import (
-    GOOGLE_PCI_VENDOR,
-    Generation,
-    generation_named,
-    generation_of_chip,
-)
+from nbaccel.launch.devices.tpu_types import Generation, generation_named, generation_of_chip
+from nbaccel.runtime.tpu_chips import GOOGLE_PCI_VENDOR
 
 PJRT_DEVICE = "PJRT_DEVICE"
 CPU_CORES = "CPU_NUM_DEVICES"

@@ -19,8 +19,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-GOOGLE_PCI_VENDOR = "0x1ae0"
-"""Google's number on the PCI bus."""
+from nbaccel.runtime.tpu_chips import PCI_NUMBERS
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,15 @@ class Generation:
 
 
 # v2 and v3 are the same number on the bus. Ranks and processes are the same too, so only the name is open.
-V2_OR_V3 = Generation("v2/v3", "0x0027", 2, True)
+V2_OR_V3 = Generation("v2/v3", PCI_NUMBERS["v2/v3"], 2, True)
 
 GENERATIONS: tuple[Generation, ...] = (
     V2_OR_V3,
-    Generation("v4", "0x005e", 1, True),
-    Generation("v5p", "0x0062", 1, True),
-    Generation("v5e", "0x0063", 1, False),
-    Generation("v6e", "0x006f", 1, False),
-    Generation("7x", "0x0076", 1, True),
+    Generation("v4", PCI_NUMBERS["v4"], 1, True),
+    Generation("v5p", PCI_NUMBERS["v5p"], 1, True),
+    Generation("v5e", PCI_NUMBERS["v5e"], 1, False),
+    Generation("v6e", PCI_NUMBERS["v6e"], 1, False),
+    Generation("7x", PCI_NUMBERS["7x"], 1, True),
 )
 
 _SPELLINGS = {"v5litepod": "v5e", "v5lite": "v5e", "v5": "v5p", "tpu7x": "7x", "v7x": "7x"}

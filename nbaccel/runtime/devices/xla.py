@@ -20,16 +20,11 @@ from nbaccel.runtime.devices import xla_graphs
 from nbaccel.runtime.devices.base import Device
 from nbaccel.runtime.environment import ProcessEnvironment, take_place, thread_place
 from nbaccel.runtime.nested import map_structure
+from nbaccel.runtime.tpu_chips import GOOGLE_PCI_VENDOR, PCI_NUMBERS
 
 if TYPE_CHECKING:
     from nbaccel.runtime.collectives.communicator import Communicator
     from nbaccel.runtime.plugins import InitProcessGroupKwargs
-
-_GOOGLE = "0x1ae0"
-"""Vendor of TPU chips on the PCI bus, and of the network cards of Google's machines."""
-
-_CHIPS = frozenset({"0x0027", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"})
-"""What the chips are called there."""
 
 
 class XlaDevice(Device):
@@ -172,6 +167,6 @@ def unused_tpu(pci: str = "/sys/bus/pci/devices") -> str | None:
             maker, kind = ((slot / name).read_text().strip() for name in ("vendor", "device"))
         except OSError:
             continue  # unplugged meanwhile, or not ours to read
-        if maker == _GOOGLE and kind in _CHIPS:
+        if maker == GOOGLE_PCI_VENDOR and kind in PCI_NUMBERS.values():
             return str(slot)
     return None

@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from cloudpickle import cloudpickle as _cp
 
-from nbaccel.launch import shipping_names, standins
+from nbaccel.launch import shipping_names, shipping_stamps, standins
 from nbaccel.launch.pickling import ResultPickler, _MainGlobals
 from nbaccel.launch.shipping import is_shippable
 
@@ -45,6 +45,9 @@ _FRAMES = frozenset({"DataFrame", "Series", "Index", "RangeIndex", "Timestamp", 
 
 _MAX_DEPTH = 20
 _SMALL_TEXT = 1 << 10
+
+_STAMPED_WHOLE = 16 << 20
+"""Bytes of a large array up to which every element counts in finding out whether a cell has changed it."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +130,34 @@ class _Sight:
         return self._id == id(value) and (self._ref is None or self._ref() is value)
 
 
-def _content(value: Any, limit: int) -> bytes | None:
-    """What tells whether a plain value was changed in place; None for others and for large ones."""
-    if isinstance(value, _ATOMS) or not is_plain(value, limit):
+def _content(value: Any, limit: int) -> object:
+    """What tells whether a plain value was changed in place, of large ones most changes; None for others."""
+    if isinstance(value, _ATOMS):
         return None
-    return _dumped(value)
+    return _dumped(value) if is_plain(value, limit) else _stamp(value)
+
+
+def _stamp(value: Any) -> object:
+    kind = type(value)
+    if kind in _SEQUENCES or kind in _MAPPINGS:
+        return len(value)
+    module = kind.__module__.partition(".")[0]
+    if module == "numpy" and kind is sys.modules["numpy"].ndarray and not value.dtype.hasobject:
+        return _stamp_of_array(value)
+    if module == "torch" and kind is sys.modules["torch"].Tensor:
+        return shipping_stamps.of_tensor(value, whole_up_to=_STAMPED_WHOLE)
+    if module == "pandas" and kind.__name__ == "DataFrame":
+        numbers = value.select_dtypes("number")
+        columns = [_stamp_of_array(numbers.iloc[:, place].to_numpy()) for place in range(numbers.shape[1])]
+        return value.shape, [*map(str, value.columns)], columns
+    return None
+
+
+def _stamp_of_array(array: Any) -> object:
+    # A column of a frame may be a copy, which is elsewhere each time.
+    if array.dtype.hasobject:
+        return None
+    return shipping_stamps.of_array(array, whole_up_to=_STAMPED_WHOLE, by_place=False)
 
 
 def _dumped(value: Any) -> bytes | None:

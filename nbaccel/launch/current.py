@@ -56,6 +56,9 @@ def session(
             if mixed_precision is not None:
                 running.use_precision(check_mixed_precision(mixed_precision))
             return running
+        if num_processes is None and devices is None:
+            num_processes = running.spec.num_processes
+        cpu = cpu or (devices is None and running.spec.device_type == "cpu")
         precision = running.spec.mixed_precision if mixed_precision is None else mixed_precision
         settings = _settings(num_processes, devices, cpu, precision)
         wanted = spec_of(settings)

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from nbaccel.config import LaunchSpec
-from nbaccel.errors import LaunchError
+from nbaccel.errors import LaunchError, WorkerDied
 from nbaccel.launch import messages, notices, payload, spawners, standing_functions, xla
 from nbaccel.launch.arguments import check_call
 from nbaccel.launch.failures import describe_ranks, hide_our_frames
@@ -195,7 +195,9 @@ class Session:
 
     def _after_task(self, group: WorkerGroup, error: BaseException | None) -> None:
         if any(member.has_exited for member in group.members):
-            self._lost = self._lost or (f"{type(error).__name__}: {error}" if error else "a worker ended")
+            self._lost = self._lost or _why_lost(error)
+            if not isinstance(error, WorkerDied):  # which says it itself
+                notices.warn("a worker did not stop and was ended: the names on the workers are gone")
             self._let_go()
             return
         for member in group.members:
@@ -440,6 +442,13 @@ class Session:
             )
             self._leave_to_idle_output()
         return "\n".join(f"--- rank {m.rank} ---\n{m.stacks or 'does not answer'}" for m in asked)
+
+
+def _why_lost(error: BaseException | None) -> str:
+    if error is None:
+        return "a worker ended"
+    text = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else f"a worker did not stop at a {type(error).__name__}"
 
 
 class _Release(AbstractContextManager[None]):

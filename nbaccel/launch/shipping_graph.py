@@ -28,6 +28,9 @@ from cloudpickle import cloudpickle as _cp
 from nbaccel.launch import shipping_stamps, unpicklable
 from nbaccel.launch.shipping_pickling import CellPickler, LookingPickler
 
+_OWN_KEY_SIZE = 256 << 10
+"""Bytes of an array from which on it is sent by itself, so that it isn't sent again with what holds it."""
+
 LARGE = 8 << 20
 """Bytes of a pickled list, dictionary or object from which on in-place changes aren't looked for."""
 
@@ -157,9 +160,7 @@ class Graph:
         if kind == "code":
             return not _cp._should_pickle_by_reference(obj)  # noqa: SLF001
         if kind == "array":
-            return id(obj) in self._named or (
-                obj.nbytes > shipping_stamps.FULL_CHECK and not obj.dtype.hasobject
-            )
+            return id(obj) in self._named or (obj.nbytes > _OWN_KEY_SIZE and not obj.dtype.hasobject)
         return kind in ("tracked", "tensor") or (kind == "other" and id(obj) in self._named)
 
     def _look(self, obj: Any) -> Node:

@@ -2,7 +2,7 @@
 
 A tensor counts its in-place changes itself. What goes past that count (memory shared with numpy), and
 numpy's arrays, are seen by their content: all of it up to :data:`FULL_CHECK` bytes, samples of it
-beyond. A change of few elements of a large array may therefore stay unseen.
+beyond. A change of few elements of a very large array may therefore stay unseen.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import ctypes
 import zlib
 from typing import Any
 
-FULL_CHECK = 256 << 10
-"""Bytes up to which all of the content is looked at."""
+FULL_CHECK = 128 << 20
+"""Bytes up to which all of the content is looked at: some 50 ms of work."""
 
 _SAMPLES = 32
 _SAMPLE_SIZE = 512
 
 
-def of_tensor(tensor: Any) -> tuple[Any, ...]:
+def of_tensor(tensor: Any, *, whole_up_to: int = FULL_CHECK) -> tuple[Any, ...]:
     """A stamp that differs when the tensor was changed or replaced."""
     try:
         version = tensor._version  # noqa: SLF001  # torch shows it under this name only
@@ -38,25 +38,40 @@ def of_tensor(tensor: Any) -> tuple[Any, ...]:
     address, count = tensor.data_ptr(), tensor.numel() * tensor.element_size()
     if not count:
         return stamp
-    return (*stamp, address, _checksum(memoryview((ctypes.c_char * count).from_address(address)).cast("B")))
+    content = memoryview((ctypes.c_char * count).from_address(address)).cast("B")
+    return (*stamp, address, _checksum(content, whole_up_to))
 
 
-def of_array(array: Any) -> tuple[Any, ...]:
-    """A stamp that differs when the array was changed or replaced, as far as samples show it."""
+def of_array(array: Any, *, whole_up_to: int = FULL_CHECK, by_place: bool = True) -> tuple[Any, ...]:
+    """A stamp that differs when the array was changed or replaced, as far as samples show it.
+
+    Args:
+        array: of any layout.
+        whole_up_to: bytes up to which every element counts.
+        by_place: the same content elsewhere in memory is another array.
+    """
     import numpy as np
 
     raw: Any
-    stamp = (type(array).__qualname__, array.dtype.str, array.shape, array.strides, array.flags.writeable)
+    stamp: tuple[Any, ...] = (
+        type(array).__qualname__,
+        array.dtype.str,
+        array.shape,
+        array.strides,
+        array.flags.writeable,
+    )
     if not array.nbytes:
         return stamp
+    if by_place:
+        stamp += (array.ctypes.data,)
     if array.flags.forc:
         flat = np.ndarray.ravel(array.view(np.ndarray), order="K")
         raw = flat.view(np.uint8)
-        return (*stamp, array.ctypes.data, _checksum(memoryview(raw)))
+        return (*stamp, _checksum(memoryview(raw), whole_up_to))
     step = max(1, array.size // (_SAMPLES * 16))
     some = np.ascontiguousarray(array.view(np.ndarray).flat[::step])
     raw = some.view(np.uint8)
-    return (*stamp, array.ctypes.data, zlib.crc32(raw))
+    return (*stamp, zlib.crc32(raw))
 
 
 def _is_plain(tensor: Any) -> bool:
@@ -73,9 +88,9 @@ def _is_plain(tensor: Any) -> bool:
     )
 
 
-def _checksum(content: memoryview) -> int:
+def _checksum(content: memoryview, whole_up_to: int) -> int:
     size = content.nbytes
-    if size <= FULL_CHECK:
+    if size <= whole_up_to:
         return zlib.crc32(content)
     stride = (size - _SAMPLE_SIZE) // (_SAMPLES - 1)
     value = 0

@@ -56,7 +56,12 @@ class AccelerateMagics(Magics):
     def runner(self, running: Session) -> Runner:
         """What runs cells on this session for this notebook."""
         if self._runner is None or self._runner.session is not running:
-            self._runner = Runner(running, self.shell.user_ns, self.shell.transform_cell)
+            before, self._runner = (
+                self._runner,
+                Runner(running, self.shell.user_ns, self.shell.transform_cell),
+            )
+            if before is not None:
+                self._runner.inherit(before)
             hints.remember(self._runner)
         return self._runner
 

@@ -68,6 +68,8 @@ class Runner:
         self._told: set[str] = set()
         self._taken: dict[str, Any] = {}
         """Functions and classes that came home from cells."""
+        self._gone: frozenset[str] = frozenset()
+        """Names that lived on workers which have ended."""
         self._unreported = False
         """The last cell failed, and what it did isn't known yet."""
         self._in_doubt: Plan | None = None
@@ -164,6 +166,7 @@ class Runner:
         generation = self.session.generation + (0 if self.session.is_alive else 1)
         if generation != self._generation:
             self._generation = generation
+            self._gone |= frozenset(self.names_of_workers)
             self._shipping = Shipping(range(self.session.spec.num_processes))
             self._modules = ModuleWatch()
             self._told.clear()
@@ -309,8 +312,14 @@ class Runner:
             error.add_note(
                 f"The notebook has {name}. It wasn't sent, because {why}: %accelerate push {name} sends it"
             )
+        elif name in self._gone:
+            error.add_note(f"{name} lived on workers that have ended: run the cell again that makes it")
         elif holders := self._shipping.holders(name) - {getattr(error, "rank", None)}:
             error.add_note(f"{describe_ranks(holders)} has {name}: it was bound by a cell with --ranks")
+
+    def inherit(self, other: Runner) -> None:
+        """Know what lived on the workers of another one, which have ended."""
+        self._gone = other._gone | frozenset(other.names_of_workers)
 
     @property
     def names_of_workers(self) -> list[str]:

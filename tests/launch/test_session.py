@@ -203,8 +203,10 @@ def test_a_worker_that_cannot_be_stopped_costs_the_group(session, interrupt_when
     with pytest.raises(KeyboardInterrupt):
         session.run(stubborn, timeout=60)
     assert not session.is_alive
+    assert "did not stop and was ended: the names on the workers are gone" in capsys.readouterr().err
     assert session.run(os.getpid) != pids
-    assert "the workers were lost" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "the workers were lost (a worker did not stop at a KeyboardInterrupt)" in said
 
 
 def test_a_dead_worker_costs_its_group_and_the_next_task_says_so(session, capsys):

@@ -27,6 +27,9 @@ def test_the_first_cell_says_what_runs_and_later_ones_reuse_it(kernel: Kernel) -
         assert kernel.run("%%accelerate\nassert os.getpid() == pid").stdout == ""
         again = kernel.run("%%accelerate --fresh --cpu -n 2\nassert 'pid' not in globals()")
         assert "2 processes on cpu" in again.stdout
+        # What is left out is as in the running session, of two options that say where too.
+        assert kernel.run("%%accelerate --cpu\nprint(os.environ['WORLD_SIZE'])").stdout.count("2\n") == 2
+        assert kernel.run("%%accelerate -n 2\npid").stdout == ""
         resized = kernel.run("%%accelerate --cpu -n 1\nprint(os.environ['WORLD_SIZE'])")
         assert "the session of 2 processes on cpu ends" in resized.stdout
         assert resized.stdout.endswith("1\n")

@@ -131,6 +131,37 @@ def test_a_large_array_is_sent_once(notebook: Notebook) -> None:
     assert again.seconds < 1
 
 
+def test_one_element_of_a_large_array_counts(notebook: Notebook) -> None:
+    notebook.run("import numpy as np, pandas as pd\nlabels = np.zeros(2_000_000)")
+    notebook.run("table = pd.DataFrame({'y': np.zeros(200_000)})")
+    notebook.on_workers("labels, table")
+    notebook.run("labels[123_457] = 1; table.loc[123_457, 'y'] = 1")
+    assert notebook.values("(float(labels.sum()), float(table.y.sum()))") == [(1.0, 1.0)] * 2
+
+
+def test_large_data_that_a_cell_changes_in_place_stays_and_is_named(notebook: Notebook) -> None:
+    notebook.run("import numpy as np, pandas as pd\nnumbers = list(range(300_000))")
+    notebook.run("weights = torch.zeros(500_000); scores = np.zeros((500, 1000)); wide = np.zeros(400_000)")
+    notebook.run("table = pd.DataFrame({'y': np.zeros(200_000)})")
+    shown = notebook.on_workers("numbers.append(7); weights += 1; scores[:] = 1; wide.sum(); table['w'] = 2")
+    assert "on the workers: numbers, scores, table, weights (pull" in shown.stdout
+    assert notebook.value("(len(numbers), weights[0].item(), float(scores[0, 0]))") == (300_000, 0.0, 0.0)
+    assert (
+        notebook.values("(len(numbers), weights[0].item(), float(scores[0, 0]))") == [(300_001, 1.0, 1.0)] * 2
+    )
+
+
+def test_a_name_that_has_gone_with_its_workers_is_told_from_one_that_never_was(notebook: Notebook) -> None:
+    notebook.on_workers("net = torch.nn.Linear(2, 2)")
+    notebook.run("%accelerate restart")
+    error = notebook.on_workers("net", may_fail=True).error
+    assert "net lived on workers that have ended: run the cell again that makes it" in error.text
+    notebook.on_workers("net = torch.nn.Linear(2, 2)", "--fresh")
+    error = notebook.on_workers("net", "--fresh", may_fail=True).error
+    assert "net lived on workers that have ended" in error.text
+    assert "lived on" not in notebook.on_workers("nowhere", may_fail=True).error.text
+
+
 def test_an_object_that_the_workers_have_let_go_is_sent_anew(notebook: Notebook) -> None:
     notebook.run(MODEL)
     notebook.on_workers("model")

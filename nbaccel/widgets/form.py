@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbaccel import config
 from nbaccel.config import SETTINGS
+from nbaccel.launch import notices
 from nbaccel.widgets import form_text
 from nbaccel.widgets.form_choice import Choice
 
@@ -59,6 +60,8 @@ def configure(**settings: Any) -> Form:
     if settings:
         form.set(**settings)
         form.apply()
+        if said := form.choice.next_cell():
+            notices.announce(said)
     if _current is not None:
         _current.close()
     _current = form

@@ -144,6 +144,8 @@ def test_cells_on_workers_go_by_it_too(page: Page) -> None:
         assert "Workers are there already: 2 processes on cpu." in said
         on = page.kernel.run("%%accelerate --output all\nprint('still', os.environ['WORLD_SIZE'])")
         assert sorted(on.stdout.splitlines()) == ["[rank 0] still 2", "[rank 1] still 2"]
+        without_a_click = page.kernel.run("form = nbaccel.configure(num_processes=3)")
+        assert "nbaccel: Workers are there already: 2 processes on cpu." in without_a_click.stdout
     finally:
         page.kernel.run("%accelerate stop")
 

@@ -1,8 +1,9 @@
 """A worker's exception on its way to the notebook.
 
 In the worker :func:`pack` turns it into a message and, where it can be pickled, a payload with the
-exception and the frames of its traceback. In the kernel :func:`revive` makes it an exception again
-whose traceback shows the frames of the worker, and :func:`root_cause` picks the one to raise.
+exception and the frames of its traceback: the user's and those of libraries, not what this package has
+put in between. In the kernel :func:`revive` makes it an exception again whose traceback shows these
+frames, and :func:`root_cause` picks the one to raise.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from types import TracebackType
 from nbaccel.errors import WorkerError
 from nbaccel.launch import messages, payload
 from nbaccel.launch.frames import RemoteFrame, capture, rebuild
+from nbaccel.launch.owners import without_ours
 
 _MAX_CHAIN = 8
 _MAX_LINE = 100
@@ -194,7 +196,7 @@ def _pack_chain(error: BaseException, depth: int) -> PackedException:
 
     return PackedException(
         error,
-        capture(error.__traceback__),
+        without_ours(capture(error.__traceback__)),
         linked(error.__cause__),
         linked(error.__context__),
         error.__suppress_context__,

@@ -7,6 +7,7 @@ of local variables, never the objects.
 from __future__ import annotations
 
 import linecache
+import re
 import reprlib
 import time
 import traceback
@@ -14,13 +15,31 @@ import types
 from dataclasses import dataclass, field
 from typing import Any
 
-from nbaccel.launch.whereabouts import describe_place
+from nbaccel.launch import postmortem_text
+from nbaccel.launch.frames import RemoteFrame, capture
+from nbaccel.launch.owners import is_library
 
 _MAX_FRAMES = 50
 _MAX_LOCALS = 60
 _MAX_TEXT = 300
 _TIME_LIMIT = 0.2
 _CONTEXT = 2
+_MAX_LINES = 20
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
+"""A name that isn't an attribute's."""
+
+_OF_IPYTHON = re.compile(r"_(i+|i?\d+|ih|oh|dh|sh|exit_code)?")
+"""Names that IPython sets besides ``In`` and ``Out``."""
+
+_ROUTINES = (
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+)
 
 
 @dataclass(frozen=True)
@@ -34,14 +53,13 @@ class FrameReport:
     source: tuple[tuple[int, str], ...]
     """Lines around the one that ran: number and text."""
     locals: dict[str, str]
-    """Local variables as texts of at most some hundred characters."""
+    """Local variables as texts of at most some hundred characters: those of the line that ran first. Left
+    out are modules, functions and classes that aren't in that line, and what IPython puts beside them."""
+    named: tuple[str, ...] = ()
+    """Names of variables that stand in the line that ran."""
 
     def __str__(self) -> str:
-        lines = [f"{describe_place(self.filename, self.line)}, in {self.name}"]
-        for number, text in self.source:
-            lines.append(f"{'-->' if number == self.line else '   '} {number:4} {text}")
-        lines += [f"        {name} = {text}" for name, text in self.locals.items()]
-        return "\n".join(lines)
+        return postmortem_text.whole(self)
 
 
 @dataclass(frozen=True)
@@ -60,7 +78,7 @@ class FailureReport:
     def __str__(self) -> str:
         who = "" if self.rank is None else f"rank {self.rank}: "
         head = f"{who}{type(self.exception).__name__}: {self.exception}"
-        return "\n\n".join([head, *map(str, self.frames), *self.others])
+        return "\n\n".join([head, *postmortem_text.blocks(self.frames), *self.others])
 
     __repr__ = __str__
 
@@ -86,15 +104,27 @@ def remember(report: FailureReport) -> None:
 def describe_frames(tb: types.TracebackType | None) -> tuple[FrameReport, ...]:
     """The frames of a traceback with source and locals. Takes a fraction of a second at most."""
     deadline = time.monotonic() + _TIME_LIMIT
-    return tuple(
-        FrameReport(
-            filename=frame.f_code.co_filename,
-            name=frame.f_code.co_name,
-            line=line,
-            source=_source_around(frame.f_code.co_filename, line),
-            locals=_describe_locals(frame.f_locals, deadline),
-        )
-        for frame, line in list(traceback.walk_tb(tb))[-_MAX_FRAMES:]
+    places = list(zip(capture(tb), (frame for frame, _ in traceback.walk_tb(tb)), strict=True))[-_MAX_FRAMES:]
+    told: dict[int, FrameReport] = {}
+    # The user's innermost frames first: the time may not suffice for all.
+    for at in sorted(range(len(places)), key=lambda at: (is_library(places[at][0].filename), -at)):
+        told[at] = _describe(*places[at], deadline)
+    return tuple(told[at] for at in range(len(places)))
+
+
+def _describe(place: RemoteFrame, frame: types.FrameType, deadline: float) -> FrameReport:
+    variables = dict(frame.f_locals)
+    lines = range(place.line, min(place.end_line, place.line + _MAX_LINES) + 1)
+    text = "".join(linecache.getline(place.filename, number) for number in lines)
+    named = [name for name in dict.fromkeys(_NAME.findall(text)) if name in variables]
+    texts = _describe_locals(variables, named, deadline)
+    return FrameReport(
+        filename=place.filename,
+        name=place.name,
+        line=place.line,
+        source=_source_around(place.filename, place.line),
+        locals=texts,
+        named=tuple(name for name in named if name in texts),
     )
 
 
@@ -104,13 +134,33 @@ def _source_around(filename: str, line: int) -> tuple[tuple[int, str], ...]:
     return tuple((number, text) for number, text in lines if text or number == line)
 
 
-def _describe_locals(variables: dict[str, Any], deadline: float) -> dict[str, str]:
-    texts = {}
-    for name, value in list(variables.items())[:_MAX_LOCALS]:
-        if name.startswith("__") or isinstance(value, types.ModuleType):
-            continue
-        texts[name] = _describer.describe(value) if time.monotonic() < deadline else "(not looked at)"
-    return texts
+def _describe_locals(variables: dict[str, Any], named: list[str], deadline: float) -> dict[str, str]:
+    noise = {name for name, value in variables.items() if _is_noise(name, value, variables)}
+    noise |= {name for name, value in variables.items() if name not in named and _is_code(value)}
+    ordered = [name for name in dict.fromkeys((*named, *variables)) if name not in noise]
+    return {
+        name: _describer.describe(variables[name]) if time.monotonic() < deadline else "(not looked at)"
+        for name in ordered[:_MAX_LOCALS]
+    }
+
+
+def _is_noise(name: str, value: object, variables: dict[str, Any]) -> bool:
+    """A module, or something that Python or IPython keeps beside the user's names."""
+    if name.startswith("__") or issubclass(type(value), types.ModuleType):
+        return True
+    if "_ih" not in variables:
+        return False  # not the namespace of a notebook
+    return (
+        _OF_IPYTHON.fullmatch(name) is not None
+        or (name in ("In", "Out") and value is variables.get("_ih" if name == "In" else "_oh"))
+        or name in ("get_ipython", "exit", "quit")
+        or (name == "open" and _is_code(value))
+    )
+
+
+def _is_code(value: object) -> bool:
+    # By its type: asked for its class, an object may run code of its own, and raise.
+    return issubclass(type(value), (*_ROUTINES, type))
 
 
 class _Describer(reprlib.Repr):

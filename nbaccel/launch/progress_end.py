@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sysconfig
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from nbaccel.errors import LaunchTimeout
 from nbaccel.launch.member import Member
+from nbaccel.launch.owners import is_library
 from nbaccel.launch.postmortem import FrameReport
 from nbaccel.launch.progress_model import ENDED, FAILED, RUNNING, STOPPED, RankRow
 from nbaccel.launch.supervision import story_of
 from nbaccel.launch.whereabouts import describe_place
 
 _TEXT_SIZE = 200
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
-_OURS = str(Path(__file__).parents[1])
 
 
 def row_at_end(member: Member, row: RankRow, error: BaseException | None) -> RankRow:
@@ -93,6 +90,6 @@ def _was_ended(member: Member, error: BaseException | None) -> bool:
 def _place_of(frames: Sequence[FrameReport]) -> str:
     """The user's innermost line; empty when there is none."""
     for frame in reversed(frames):
-        if not frame.filename.startswith((*_LIBRARIES, _OURS)):
+        if not is_library(frame.filename):
             return describe_place(frame.filename, frame.line)
     return ""

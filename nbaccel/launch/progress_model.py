@@ -25,7 +25,7 @@ class RankRow:
     steps: int = 0
     """Optimizer steps of this task."""
     epoch: int | None = None
-    """The pass that it trains on, from 0; None when it iterates no prepared loader."""
+    """The pass that it trains on, from 0 as the task counts; None when it iterates no prepared loader."""
     batch: int | None = None
     """Batches of that pass done."""
     length: int | None = None

@@ -17,8 +17,11 @@ from nbaccel.runtime.gauges import Pass, Standing
 RATE_SECONDS = 15.0
 """Rates are means over this time, which evens out batches of different size."""
 
-WAITING_SECONDS = 1.0
-"""How long a rank has to sit in the same operation until that is called waiting."""
+WAITING_SECONDS = 3.0
+"""How long a rank has to sit in the same operation, its counters standing still, until that is called
+waiting: a loop that is well spends most of its time in one operation, too."""
+
+TRAINS, READS, EVALUATES = "trains", "reads batches", "evaluates"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,11 @@ class RankTrack:
         self._counted = 0
         self._place: tuple[str, str, int] = ("", "", 0)
         self._place_since = began
+        self._counters: tuple[object, ...] = ()
+        self._moved_at = began
+        self._stepped_at: float | None = None
+        self._first_seen: dict[str, float] = {}
+        """When it was first seen to train, or to read: a short evaluation in between starts no new time."""
         self._doing = "starts"
         self._doing_since = began
 
@@ -58,6 +66,7 @@ class RankTrack:
     def take(self, message: Progress) -> None:
         """A report."""
         standing = message.standing
+        self._take_counters(standing)
         self.standing = standing
         for curve in standing.curves:
             self.curves[curve.name] = curve
@@ -81,28 +90,54 @@ class RankTrack:
         if count > first.count and standing.when > first.when:
             self._rates[counted] = (count - first.count) / (standing.when - first.when)
 
+    def _take_counters(self, standing: Standing) -> None:
+        if standing.steps > self.standing.steps:
+            self._stepped_at = standing.when
+        last = standing.last.number if standing.last is not None else 0
+        counters = (standing.steps, last, *((one.number, one.done) for one in standing.passes))
+        if counters != self._counters:
+            self._counters, self._moved_at = counters, standing.when
+
     def _take_place(self, here: Whereabouts, when: float) -> None:
         place = (here.waits_in, here.filename, here.line)
         if place != self._place:
             self._place, self._place_since = place, when
 
     def _activity(self, here: Whereabouts, when: float) -> str:
-        if here.waits_in and when - self._place_since >= WAITING_SECONDS:
+        if here.waits_in and when - self._stands_since >= WAITING_SECONDS:
             return f"waits in {here.waits_in} ({describe_place(here.filename, here.line)})"
         running = self.running
         if running is not None:
             inner = self.standing.passes[-1]
             if self._trains(inner):
-                return "trains"
-            return "evaluates" if self.standing.last or self._trains(running) else "iterates"
+                return TRAINS
+            return EVALUATES if self.standing.last or self._trains(running) else READS
+        if self._has_just_stepped(when):
+            return TRAINS
         if not here.filename:
             return self._doing  # before its call, or after it
         return f"runs {describe_place(here.filename, here.line)}"
 
     def _do(self, doing: str, when: float) -> None:
         if doing != self._doing:
-            waited = doing.startswith("waits in")
-            self._doing, self._doing_since = doing, self._place_since if waited else when
+            self._doing, self._doing_since = doing, when
+            if doing.startswith("waits in"):
+                self._doing_since = self._stands_since
+            elif doing in (TRAINS, READS):
+                self._doing_since = self._first_seen.setdefault(doing, when)
+
+    @property
+    def _stands_since(self) -> float:
+        """Since when it has neither counted anything nor left its place."""
+        return max(self._place_since, self._moved_at)
+
+    def _has_just_stepped(self, when: float) -> bool:
+        """Whether it trains although no prepared loader is iterated: between two, or without any."""
+        if self._stepped_at is None:
+            return False
+        return self._stepped_at == when or (
+            self.standing.last is None and when - self._stepped_at < WAITING_SECONDS
+        )
 
     # --- what it comes to ---------------------------------------------------------------------
 

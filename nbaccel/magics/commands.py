@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbaccel.launch import notices
 from nbaccel.launch.current import current_session, stop_session
+from nbaccel.launch.failures import describe_ranks
 from nbaccel.launch.resolve import describe
 from nbaccel.launch.session import Session
 from nbaccel.magics.help import COMMANDS, line_help
@@ -66,10 +67,21 @@ def _stacks(_magics: AccelerateMagics, _rest: Sequence[str]) -> None:
 
 def _pull(magics: AccelerateMagics, rest: Sequence[str]) -> None:
     magics.runner(_needed("pull")).pull(rest)
+    names = list(dict.fromkeys(rest))
+    values = [magics.shell.user_ns[name] for name in names]
+    on_cpu = ", on the CPU" if any(hasattr(v, "device") or hasattr(v, "state_dict") for v in values) else ""
+    notices.announce(f"{_are(names)} here now: rank 0's{on_cpu}")
 
 
 def _push(magics: AccelerateMagics, rest: Sequence[str]) -> None:
-    magics.runner(_needed("push")).push(rest)
+    running = _needed("push")
+    magics.runner(running).push(rest)
+    ranks = describe_ranks(range(running.spec.num_processes))
+    notices.announce(f"{_are(list(dict.fromkeys(rest)))} on {ranks} now")
+
+
+def _are(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} {'are' if len(names) > 1 else 'is'}"
 
 
 def _restart(_magics: AccelerateMagics, _rest: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ option, what is wrong and what would be right.
 from __future__ import annotations
 
 import difflib
+import itertools
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ class Option:
     """What a switch stands for."""
     choices: tuple[str, ...] = ()
     """For completion."""
+    example: str = ""
+    """A value of several parts, with commas; empty where it has one part."""
 
 
 def _whole(name: str, text: str) -> int:
@@ -88,7 +91,7 @@ def _names(name: str, text: str) -> tuple[str, ...]:
 
 OPTIONS: tuple[Option, ...] = (
     Option(("--gpus",), "gpus", "run on N accelerators, one worker each", "N", _whole),
-    Option(("--gpu-ids",), "gpu_ids", "run on these accelerators, e.g. 0,2", "IDS", _numbers),
+    Option(("--gpu-ids",), "gpu_ids", "run on these accelerators, e.g. 0,2", "IDS", _numbers, example="0,2"),
     Option(("--cpu",), "cpu", "run on the CPU even where there is an accelerator"),
     Option(("-n", "--num-processes"), "num_processes", "number of workers", "N", _whole),
     Option(
@@ -101,7 +104,14 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(("--fp16",), "mixed_precision", "short for --mixed-precision fp16", value="fp16"),
     Option(("--bf16",), "mixed_precision", "short for --mixed-precision bf16", value="bf16"),
-    Option(("--ranks",), "ranks", "run this cell on these workers only, e.g. 0,2", "RANKS", _numbers),
+    Option(
+        ("--ranks",),
+        "ranks",
+        "run this cell on these workers only, e.g. 0,2",
+        "RANKS",
+        _numbers,
+        example="0,2",
+    ),
     Option(
         ("--output",),
         "output",
@@ -111,7 +121,14 @@ OPTIONS: tuple[Option, ...] = (
         choices=OUTPUT_MODES,
     ),
     Option(("--timeout",), "timeout", "stop the cell after S seconds", "S", _seconds),
-    Option(("-o", "--out"), "out", "names to bring home, whatever they are", "NAMES", _names),
+    Option(
+        ("-o", "--out"),
+        "out",
+        "names to bring home, whatever they are",
+        "NAMES",
+        _names,
+        example="loss,accuracy",
+    ),
     Option(("--progress",), "progress", "show a live panel from the start"),
     Option(("--no-progress",), "progress", "show no live panel", value=False),
     Option(("--fresh",), "fresh", "start new workers; what the running ones have is lost"),
@@ -149,8 +166,11 @@ def parse_line(line: str) -> CellOptions:
         raise OptionError(f"{line.strip()}: {error}") from None
     found: dict[str, Any] = {}
     said: dict[str, str] = {}
+    listed: tuple[Option, str] | None = None
     while words:
         word = words.pop(0)
+        if listed is not None and not word.startswith("-"):
+            _refuse_apart(*listed, [word, *words])
         name, equals, text = word.partition("=")
         option = find(name)
         if option.parse is None:
@@ -160,9 +180,11 @@ def parse_line(line: str) -> CellOptions:
         else:
             if not equals:
                 if not words or words[0].startswith("-"):
-                    raise OptionError(f"{name} needs a value: {name} {option.metavar}")
+                    such_as = f", e.g. {name} {option.example}" if option.example else ""
+                    raise OptionError(f"{name} needs a value: {name} {option.metavar}{such_as}")
                 text = words.pop(0)
             value, shown = option.parse(name, text), f"{name} {text}"
+        listed = (option, shown) if option.example else None
         before = said.get(option.target)
         if before is not None and found[option.target] != value:
             raise OptionError(f"{before} and {shown} contradict each other; leave one of them out")
@@ -171,6 +193,23 @@ def parse_line(line: str) -> CellOptions:
     options = CellOptions(**found)
     _check(options, said)
     return options
+
+
+def _refuse_apart(option: Option, shown: str, words: Sequence[str]) -> None:
+    """``-o a b``, or ``-o a, b``: a list written with blanks in it.
+
+    Raises:
+        OptionError: the words would be values of ``option``.
+    """
+    rest = itertools.takewhile(lambda word: not word.startswith("-"), words)
+    name, _, first = shown.partition(" ")
+    text = ",".join(part for word in (first, *rest) for part in word.replace(",", " ").split())
+    assert option.parse is not None
+    try:
+        option.parse(name, text)
+    except OptionError:
+        return  # something else, such as code
+    raise OptionError(f"{words[0]!r} is no option; if it belongs to {name}, write {name} {text}")
 
 
 def find(name: str) -> Option:

@@ -44,7 +44,7 @@ class Pass:
     loader: int
     """Tells loaders apart."""
     epoch: int
-    """The loader's, from 0."""
+    """From 0, as the task counts: on from what it has set itself, else from its own start."""
     done: int
     """Batches that were handed out, those left out at the start included."""
     length: int | None
@@ -85,6 +85,8 @@ class Gauges:
     def __init__(self) -> None:
         self.watching = False
         """Whether anybody looks."""
+        self.begun = 0
+        """Tasks that have begun so far; the number of the present one."""
         self.loops: list[weakref.ref[Any]] = []
         """Those that run in the main thread, outermost first; :mod:`nbaccel.runtime.data.loops` keeps it."""
         self._numbers = itertools.count(1)
@@ -110,6 +112,7 @@ class Gauges:
         """A task begins that somebody watches. Ranks that are threads of one process share the gauges."""
         if not self._tasks:
             self._forget()
+            self.begun += 1
         self._tasks += 1
         self.watching = True
 
@@ -210,7 +213,7 @@ class Gauges:
         return Pass(
             number=loop.number,
             loader=loader,
-            epoch=loop.epoch,
+            epoch=loop.epoch - loop.first_epoch,
             done=done,
             length=loop.length,
             steps=clock.count - loop.steps_before,

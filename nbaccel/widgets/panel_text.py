@@ -8,6 +8,9 @@ from nbaccel.widgets.panel_ranks import COLUMNS, text_rows, used_columns
 
 _SHOWN_VALUES = 6
 
+LEAST_LEFT, LEAST_LEFT_OF_EPOCH = 1.0, 5.0
+"""Seconds left of a run, and of an epoch, that are worth telling: less is over before it is read."""
+
 
 def plain(text: str) -> str:
     """``text`` without anything that would move a terminal's cursor or change its colours."""
@@ -27,8 +30,8 @@ def how_far(picture: Picture) -> str:
             parts.append(f"step {lead.steps}" + (f"/{picture.total_steps}" if picture.total_steps else ""))
         if lead.rate is not None:
             parts.append(quantities.pace(lead.rate, picture.unit))
-    if picture.left is not None:
-        whole = picture.epochs or picture.total_steps
+    whole = bool(picture.epochs or picture.total_steps)
+    if picture.left is not None and picture.left >= (LEAST_LEFT if whole else LEAST_LEFT_OF_EPOCH):
         parts.append(f"{quantities.duration(picture.left)} left" + ("" if whole else " of the epoch"))
     return ", ".join(parts)
 

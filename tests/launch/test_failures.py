@@ -357,6 +357,42 @@ def test_last_failure_has_frames_with_source_and_locals():
     assert "raise LookupError" in str(report)
 
 
+class _Wrong(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 4)
+
+    def forward(self, x):
+        hidden = self.layer(x)
+        return hidden @ x
+
+
+def test_an_error_in_a_model_s_forward_shows_its_lines_and_torch_s_but_not_ours():
+    def train():
+        accelerator = nbaccel.Accelerator(cpu=True, mixed_precision="bf16")
+        data = torch.utils.data.DataLoader(torch.ones(8, 3), batch_size=2)
+        model, data = accelerator.prepare(_Wrong(), data)
+        for batch in data:
+            model(batch)
+
+    with pytest.raises(RuntimeError, match="shapes") as caught:
+        notebook_launcher(train, num_processes=2, cpu=True)
+    package = os.path.dirname(nbaccel.__file__)
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    names = [frame.name for frame in frames]
+    assert not [frame for frame in frames if frame.filename.startswith(package)]
+    assert names[-1] == "forward"
+    assert frames[-1].line == "return hidden @ x"
+    assert "_call_impl" in names[names.index("train") :]
+    # All of them are in the text, for who looks for the fault in this package.
+    assert package in caught.value.remote_traceback
+    told = str(nbaccel.last_failure())
+    assert package not in told
+    assert "nn/modules/module.py" in told
+    assert "forward_call" not in told
+    assert told.index("hidden = tensor(") < told.index("self = _Wrong( (layer): Linear(")
+
+
 def test_hang_help_says_who_waits_where(capsys, monkeypatch):
     from nbaccel.launch import hang
 

@@ -55,7 +55,7 @@ def test_it_trains_evaluates_and_runs_lines():
     track = fed((standing(1), at(7)))
     assert track.row(101.0).doing == "runs train.py, line 7"
     track.take(Progress(standing(2, a_pass(TEST, 5)), at(7)))
-    assert track.row(102.0).doing == "iterates"
+    assert track.row(102.0).doing == "reads batches"
     track.take(Progress(standing(3, a_pass(TRAIN, 5, steps=5)), at(7)))
     assert track.row(105.0).doing == "trains"
     assert track.row(105.0).since == 2.0
@@ -75,11 +75,48 @@ def test_an_evaluation_inside_an_epoch():
 
 
 def test_waiting_counts_from_when_it_began_and_only_after_a_while():
-    track = fed((standing(1), at(12, "gather")), (standing(1.5), at(12, "gather")))
-    assert track.row(101.5).doing == "runs train.py, line 12"
-    track.take(Progress(standing(2.5), at(12, "gather")))
+    track = fed((standing(1), at(12, "gather")), (standing(3.5), at(12, "gather")))
+    assert track.row(103.5).doing == "runs train.py, line 12"
+    track.take(Progress(standing(4.5), at(12, "gather")))
     row = track.row(111.0)
     assert (row.doing, row.since) == ("waits in gather (train.py, line 12)", 10.0)
+
+
+def test_a_loop_that_goes_on_trains_wherever_it_is_found():
+    looks = [
+        (standing(t, a_pass(TRAIN, 40 * t, length=999, steps=40 * t)), at(4, "backward"))
+        for t in range(1, 21)
+    ]
+    track = fed(*looks)
+    assert (track.row(121.0).doing, track.row(121.0).since) == ("trains", 20.0)
+    # Between two passes, and after an evaluation, it is the same training.
+    over = a_pass(TRAIN, 999, steps=999)
+    track.take(Progress(standing(21, last=over, steps=999), at(4, "backward")))
+    track.take(Progress(standing(22, a_pass(TEST, 5), last=over, steps=999), at(9)))
+    assert track.row(122.0).doing == "evaluates"
+    track.take(Progress(standing(23, a_pass(TRAIN, 5, epoch=1, steps=5), last=over, steps=1004), at(4)))
+    assert (track.row(124.0).doing, track.row(124.0).since) == ("trains", 23.0)
+
+
+def test_a_loop_that_stands_still_waits_from_when_it_stood():
+    def look(t, done):
+        return standing(t, a_pass(TRAIN, done, steps=done), steps=done), at(4, "backward")
+
+    track = fed(*(look(t, 40 * t) for t in range(1, 11)))
+    track.take(Progress(*look(12, 400)))
+    assert track.row(112.0).doing == "trains"
+    track.take(Progress(*look(13, 400)))
+    row = track.row(115.0)
+    assert (row.doing, row.since) == ("waits in backward (train.py, line 4)", 5.0)
+    track.take(Progress(*look(16, 401)))
+    assert (track.row(116.0).doing, track.row(116.0).since) == ("trains", 15.0)
+
+
+def test_steps_without_a_prepared_loader_are_training_too():
+    looks = [(standing(t, steps=t // 2), at(4, "backward")) for t in range(1, 21)]
+    assert fed(*looks).row(120.0).doing == "trains"
+    ended = fed(*looks, (standing(24, steps=10), at(30)))
+    assert ended.row(124.0).doing == "runs train.py, line 30"
 
 
 def test_a_report_from_outside_of_the_call_changes_nothing():

@@ -181,6 +181,17 @@ def test_an_error_names_the_rank(notebook: Notebook) -> None:
     notebook.on_workers("pass")
 
 
+def test_a_failed_cell_s_frames_have_the_notebook_s_names_only(notebook: Notebook) -> None:
+    notebook.run("divisor, unused = 0, 'spare'")
+    notebook.on_workers("unused; 5")
+    notebook.on_workers("5 / divisor", may_fail=True)
+    told = notebook.run("print(nbaccel.last_failure())").stdout
+    shown = [line.split(" = ")[0].strip() for line in told.splitlines() if " = " in line]
+    assert shown[0] == "divisor"
+    assert "unused" in shown
+    assert not {"_ih", "_oh", "_dh", "In", "Out", "_", "_i", "get_ipython", "exit", "open"} & set(shown)
+
+
 def test_a_syntax_error_shows_the_line_and_starts_nothing(notebook: Notebook) -> None:
     failed = notebook.run("%%accelerate\nx = 1\ndef f(:\n    pass", may_fail=True)
     assert failed.error.ename == "SyntaxError"

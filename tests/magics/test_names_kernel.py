@@ -300,7 +300,8 @@ def test_pull_brings_a_prepared_model_unwrapped(notebook: Notebook) -> None:
         "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)"
     )
     notebook.on_workers(EPOCH)
-    notebook.run("untrained = model\n%accelerate pull model")
+    pulled = notebook.run("untrained = model\n%accelerate pull model")
+    assert pulled.stdout == "nbaccel: model is here now: rank 0's, on the CPU\n"
     assert notebook.value("type(model).__name__") == "Linear"
     notebook.on_workers("weights = accelerator.unwrap_model(model).weight.detach().clone()")
     assert notebook.value("torch.equal(model.weight, weights) and model is not untrained") is True
@@ -311,10 +312,38 @@ def test_pull_brings_a_prepared_model_unwrapped(notebook: Notebook) -> None:
 def test_push_sends_what_the_workers_have_changed(notebook: Notebook) -> None:
     notebook.run("x = 'notebook'; m = torch.nn.Linear(1, 1)")
     notebook.on_workers("m = torch.nn.Linear(2, 2); x")
-    notebook.run("%accelerate push x, m")
+    pushed = notebook.run("%accelerate push x, m")
+    assert pushed.stdout == "nbaccel: x, m are on ranks 0-1 now\n"
+    assert notebook.run("%accelerate push x").stdout == "nbaccel: x is on ranks 0-1 now\n"
+    assert notebook.run("%accelerate pull x").stdout == "nbaccel: x is here now: rank 0's\n"
     assert notebook.values("(x, m.in_features)") == [("notebook", 1)] * 2
     error = notebook.run("%accelerate push nowhere", may_fail=True).error
     assert "nowhere" in error.evalue
+
+
+def test_replacing_what_was_prepared_is_told(notebook: Notebook) -> None:
+    notebook.run(MODEL)
+    prepare = "model, optimizer = accelerator.prepare(model, optimizer)"
+    first = notebook.on_workers(
+        f"accelerator = Accelerator()\n{prepare}\nloader = accelerator.prepare(loader)"
+    )
+    assert "prepared" not in first.stderr
+    pushed = notebook.run("%accelerate push model, optimizer")
+    assert pushed.stderr == (
+        "nbaccel: model, optimizer on the workers were prepared; those that were sent are not: "
+        "accelerator.prepare(...) them again\n"
+    )
+    assert notebook.run("%accelerate push model, optimizer").stderr == ""
+    # The cell that makes the model is run again: fine when the next one prepares it, or doesn't use it.
+    notebook.on_workers(prepare)
+    notebook.run("model = torch.nn.Linear(4, 2); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)")
+    assert "prepared" not in notebook.on_workers("print(type(loader).__name__)").stderr
+    assert "prepared" not in notebook.on_workers(f"{prepare}\n{EPOCH}").stderr
+    notebook.run("model = torch.nn.Linear(4, 2)")
+    failed = notebook.on_workers("model(torch.ones(1, 4)).sum(); 1 / 0", may_fail=True)
+    assert failed.error.ename == "ZeroDivisionError"
+    assert "nbaccel: model on the workers was prepared; the one that was sent is not" in failed.stderr
+    assert "prepared" not in notebook.on_workers("model(torch.ones(1, 4)).sum()").stderr
 
 
 def test_status_is_a_table(notebook: Notebook) -> None:

@@ -224,6 +224,37 @@ def test_passes_are_told_while_they_run_and_when_they_are_over():
     assert gauges.look().passes == ()
 
 
+def test_epochs_count_from_the_start_of_the_task_or_from_what_it_has_set():
+    from torch.utils.data import DataLoader
+
+    from nbaccel import Accelerator
+    from nbaccel.runtime.gauges import gauges
+
+    def epochs_of_a_task(passes, before=None):
+        gauges.begin()
+        try:
+            if before is not None:
+                before()
+            return [gauges.look().passes[0].epoch for _ in range(passes) for _ in loader]
+        finally:
+            gauges.end()
+
+    def prepare():
+        nonlocal loader
+        loader = Accelerator(cpu=True).prepare(DataLoader(torch.ones(2, 1), batch_size=2))
+
+    loader = None
+    assert epochs_of_a_task(2, prepare) == [0, 1]
+    assert epochs_of_a_task(3) == [0, 1, 2]
+    list(loader)  # in a task that nobody watches
+    assert epochs_of_a_task(1) == [0]
+    assert loader.iteration == 7
+    assert epochs_of_a_task(2, lambda: loader.set_epoch(3)) == [3, 4]
+    saved = loader.state_dict()
+    assert epochs_of_a_task(2, lambda: loader.load_state_dict(saved)) == [5, 6]
+    assert epochs_of_a_task(1) == [0]
+
+
 @pytest.mark.parametrize("given", [{"epochs": 0}, {"steps": -1}])
 def test_a_run_of_no_length_is_refused(given):
     from nbaccel import Accelerator

@@ -224,6 +224,20 @@ def test_a_line_says_the_most_important():
     )
 
 
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"left": 0.3}, False),
+        ({"left": 4.0}, False),
+        ({"left": 6.0}, True),
+        ({"left": 4.0, "epochs": 3}, True),
+        ({"left": 0.3, "total_steps": 900}, False),
+    ],
+)
+def test_time_left_is_told_where_it_is_long_enough_to_be_read(facts, told):
+    assert ("left" in panel_text.how_far(picture(**facts))) == told
+
+
 def test_plain_text_can_t_move_a_cursor():
     told = panel_text.line(picture(curves=(curve("\x1b[2Jloss\r\n"),)))
     assert all(sign.isprintable() for sign in told)

@@ -18,6 +18,7 @@ from nbaccel.runtime.data.order import EpochOrder
 from nbaccel.runtime.data.position import Position
 from nbaccel.runtime.data.samplers import find_sampler
 from nbaccel.runtime.data.stateful import fits, keeps_its_place, place_of
+from nbaccel.runtime.gauges import gauges
 
 if TYPE_CHECKING:
     from nbaccel.runtime.accumulation import GradientState
@@ -81,6 +82,9 @@ class PreparedLoader(DataLoader[Any]):
         self.first = first
         self.skip = skip
         self.iteration = iteration
+        self.counts_from = (gauges.begun, 0)
+        """A task, and the epoch that counts as its first where a run is shown: one that the task has set
+        itself, by a checkpoint for instance, counts from 0, and one left by earlier tasks from there."""
         self.position = Position()
         """Where the running pass is, for checkpoints."""
         self.resumes = False
@@ -175,6 +179,7 @@ class PreparedLoader(DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
         """The next pass is that of ``epoch``: the same seed and epoch always give the same order."""
         self.owner.iteration = self.iteration = epoch
+        self.owner.counts_from = (gauges.begun, 0)
         if self.order is not None:
             self.order.choose_epoch()
 
@@ -200,7 +205,14 @@ class PreparedLoader(DataLoader[Any]):
             self.order.load_state_dict(state_dict["order"])
         wanted = self.resumes if resume is None else resume
         self.iteration = self.position.load(state_dict, self.total_batch_size, resume=wanted)
+        self.counts_from = (gauges.begun, 0)
         self._place = state_dict.get("place") if wanted else None
+
+    def first_epoch_of(self, task: int) -> int:
+        """The epoch that ``task`` counts as its first; asked when a pass begins."""
+        if self.counts_from[0] != task:
+            self.counts_from = (task, self.iteration)
+        return self.counts_from[1]
 
     def get_sampler(self) -> Any:
         """The innermost sampler, which decides on the order."""

@@ -22,6 +22,7 @@ class Loop:
         "at_end",
         "counts",
         "epoch",
+        "first_epoch",
         "index",
         "length",
         "loader",
@@ -44,6 +45,8 @@ class Loop:
         """Where what is read from was after the running batch; None when it doesn't tell."""
         self.epoch: int = loader.iteration
         """The loader's, as the pass began."""
+        self.first_epoch: int = loader.first_epoch_of(gauges.begun)
+        """The one that the present task counts from."""
         self.number = gauges.next_number()
         """Of the pass, in this process."""
         self.steps_before = clock.count

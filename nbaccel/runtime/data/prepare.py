@@ -44,6 +44,7 @@ from nbaccel.runtime.data.stateful import (
     with_state,
 )
 from nbaccel.runtime.devices import device_named
+from nbaccel.runtime.gauges import gauges
 
 # Constructor arguments of DataLoader that say how to load, not what. All survive preparation.
 _HOW = (
@@ -202,6 +203,7 @@ def prepared_here(plain: DataLoader[Any], options: dict[str, Any], iteration: in
         **options,
     )
     prepared.iteration = iteration
+    prepared.counts_from = (gauges.begun, iteration)
     return prepared
 
 

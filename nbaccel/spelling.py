@@ -54,7 +54,8 @@ def known_arguments(elsewhere: Mapping[str, str] | None = None) -> Callable[[Cal
                 return function(*args, **kwargs)
             except BaseException as error:
                 # This frame says nothing; the traceback reads as if the function had been called itself.
-                error.__traceback__ = None if error.__traceback__ is None else error.__traceback__.tb_next
+                # Not by assignment, which a user's class may refuse.
+                BaseException.with_traceback(error, error.__traceback__ and error.__traceback__.tb_next)
                 raise
 
         return checked

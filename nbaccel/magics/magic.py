@@ -48,7 +48,7 @@ class AccelerateMagics(Magics):
                 return commands.run(self, line)
             return self._run_cell(line, cell)
         except BaseException as error:
-            error.__traceback__ = _without_our_frames(error.__traceback__)
+            BaseException.with_traceback(error, _without_our_frames(error.__traceback__))
             raise
 
     accelerate.__doc__ = f"{help_texts.cell_help()}\n\n{help_texts.line_help()}"

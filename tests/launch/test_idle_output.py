@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from nbaccel.launch.byte_sources import PipeSource
 from nbaccel.launch.idle_output import IdleOutput
 
 
@@ -58,7 +59,7 @@ def _write_in_a_thread(fd, data):
 def test_a_writer_is_never_blocked_between_tasks(pipe, idle):
     ours, theirs = pipe
     for _ in range(3):
-        idle.resume([(1, True, ours)])
+        idle.resume([(1, True, PipeSource(ours))])
         writer = _write_in_a_thread(theirs, MORE_THAN_A_PIPE_HOLDS)
         writer.join(30)
         assert not writer.is_alive()
@@ -80,10 +81,12 @@ def _rest(fd):
 
 def test_while_paused_the_pipe_is_left_to_the_task(pipe, idle):
     ours, theirs = pipe
-    idle.resume([(0, False, ours)])
+    idle.resume([(0, False, PipeSource(ours))])
     os.write(theirs, b"before")
     told = Told()
-    wait_until(lambda: idle.pause(told) or idle.resume([(0, False, ours)]) or told.text == b"before", 10)
+    wait_until(
+        lambda: idle.pause(told) or idle.resume([(0, False, PipeSource(ours))]) or told.text == b"before", 10
+    )
     idle.pause(told)
     os.write(theirs, b"during")
     assert os.read(ours, 100) == b"during"
@@ -96,7 +99,7 @@ def test_while_paused_the_pipe_is_left_to_the_task(pipe, idle):
 
 def test_a_paused_thread_does_not_spin(pipe, idle):
     ours, theirs = pipe
-    idle.resume([(0, False, ours)])
+    idle.resume([(0, False, PipeSource(ours))])
     idle.pause(None)
     os.write(theirs, b"unread")
     used = time.process_time()
@@ -106,7 +109,7 @@ def test_a_paused_thread_does_not_spin(pipe, idle):
 
 def test_of_much_output_the_end_is_kept(pipe, idle):
     ours, theirs = pipe
-    idle.resume([(0, False, ours)])
+    idle.resume([(0, False, PipeSource(ours))])
     for _ in range(24):
         _write_in_a_thread(theirs, MORE_THAN_A_PIPE_HOLDS).join(30)
     _write_in_a_thread(theirs, b"the end").join(30)
@@ -119,7 +122,7 @@ def test_of_much_output_the_end_is_kept(pipe, idle):
 def test_an_ended_worker_is_no_reason_to_spin(idle):
     ours, theirs = os.pipe()
     os.set_blocking(ours, False)
-    idle.resume([(0, False, ours)])
+    idle.resume([(0, False, PipeSource(ours))])
     os.close(theirs)
     wait_until(lambda: not idle._streams, 10)
     used = time.process_time()

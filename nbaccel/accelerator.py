@@ -38,6 +38,7 @@ from nbaccel.runtime.plugins import (
 )
 from nbaccel.runtime.precision import Precision, choose_precision
 from nbaccel.runtime.precision_fp8 import AORecipeKwargs
+from nbaccel.runtime.replicas import ReplicaWatch
 from nbaccel.runtime.runtime import bring_up, note_precision
 from nbaccel.runtime.strategies import DdpStrategy, SingleStrategy, Strategy, own_strategy
 from nbaccel.runtime.tracking.choice import choose_trackers
@@ -143,7 +144,7 @@ class Accelerator(
         self.rng_types = rng_types
         self._handlers = handlers = _by_class(kwargs_handlers or [])
         self._dynamo = _compiler(dynamo_backend, dynamo_plugin)
-        self._trigger = self._replicas_known = False
+        self._trigger = False
         self.device_placement = device_placement
         self.step_scheduler_with_optimizer = step_scheduler_with_optimizer
         self.dataloader_config = dataloader_config or DataLoaderConfiguration()
@@ -172,6 +173,7 @@ class Accelerator(
             _accumulation(gradient_accumulation_plugin, gradient_accumulation_steps)
         )
         self._watch = GradientWatch()
+        self._replicas = ReplicaWatch(self.num_processes) if self.num_processes > 1 else None
         self._scheduler_steps = self._steps_per_update(scheduler_steps_per)
         self._moved = WeakTensorKeyDictionary()
         self._models, self._optimizers, self._schedulers, self._dataloaders = [], [], [], []

@@ -66,6 +66,8 @@ class CellReport:
     """Module, and name in it or an empty text, of what can be imported; for a notebook that has done so."""
     stays: dict[str, str] = field(default_factory=dict)
     """Name -> kind of what was bound and is not sent."""
+    displaced: frozenset[str] = frozenset()
+    """Names that were sent in place of something prepared, and aren't prepared themselves."""
     received: int = 0
     """Number of the last shipment that arrived."""
 

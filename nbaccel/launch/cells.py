@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from nbaccel.launch import cell_results, display, shipping_store
+from nbaccel.launch import cell_results, display, shipping_store, standing_functions
 from nbaccel.launch.cell_results import CellReport, Watch
 from nbaccel.launch.shipping import Sent
 
@@ -58,6 +58,8 @@ class _Pending:
 
 
 _pending: _Pending | None = None
+_displaced: frozenset[str] = frozenset()
+"""Names that held something prepared until values for them arrived; not reported yet."""
 
 
 def run_cell(task: CellTask | None, sent: Sent | None) -> CellReport:
@@ -70,18 +72,21 @@ def run_cell(task: CellTask | None, sent: Sent | None) -> CellReport:
     Raises:
         BaseException: what the cell raised.
     """
-    global _pending
+    global _pending, _displaced
     namespace = vars(sys.modules["__main__"])
     rank = int(os.environ["RANK"])
     _pending = None
     if sent is not None:
         shipping_store.receive(sent.number, sent.objects, sent.forgotten)
-        namespace.update({name: value for name, value in sent.names.items() if rank in sent.ranks[name]})
+        arriving = {name: value for name, value in sent.names.items() if rank in sent.ranks[name]}
+        _displaced = standing_functions.prepared_names(namespace, arriving)
+        namespace.update(arriving)
         # Our caller keeps `sent` while the cell runs, which may want to free something of it.
+        arriving.clear()
         sent.names.clear()
         sent.objects.clear()
     if task is None or rank not in task.ranks:
-        return CellReport(received=shipping_store.received())
+        return report_state()
     from nbaccel.launch import cell_shell
 
     outlet = display.current_outlet()
@@ -98,12 +103,15 @@ def run_cell(task: CellTask | None, sent: Sent | None) -> CellReport:
 
 def report_state() -> CellReport:
     """What the last cell did, if that wasn't reported yet, and how far shipments have come."""
-    global _pending
+    global _pending, _displaced
+    namespace = vars(sys.modules["__main__"])
     received = shipping_store.received()
+    # What the cell has prepared anew by now needs no mention.
+    displaced = _displaced - standing_functions.prepared_names(namespace, _displaced)
+    _displaced = frozenset()
     pending, _pending = _pending, None
     if pending is None:
-        return CellReport(received=received)
-    namespace = vars(sys.modules["__main__"])
+        return CellReport(received=received, displaced=displaced)
     fields = cell_results.report(
         pending.watch,
         namespace,
@@ -111,7 +119,7 @@ def report_state() -> CellReport:
         wanted=pending.task.wanted,
         limit=pending.task.limit,
     )
-    return CellReport(received=received, **fields)
+    return CellReport(received=received, displaced=displaced, **fields)
 
 
 def pin(keys: Collection[int]) -> frozenset[int]:
@@ -138,6 +146,4 @@ def get_values(names: Collection[str]) -> dict[str, Any]:
     Raises:
         NameError: one isn't defined here.
     """
-    from nbaccel.launch.standing_functions import get_name
-
-    return {name: get_name(name) for name in names}
+    return {name: standing_functions.get_name(name) for name in names}

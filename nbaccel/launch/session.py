@@ -390,7 +390,9 @@ class Session:
 
     def push(self, **names: Any) -> None:
         """Set names in every worker's ``__main__``."""
-        self.run(standing_functions.set_names, names, output="none", progress=False)
+        told = self.run(standing_functions.set_names, names, output="none", progress=False)
+        if displaced := frozenset[str]().union(*told):
+            notices.warn(standing_functions.describe_displaced(displaced))
 
     def pull(self, name: str) -> Any:
         """Rank 0's value of a name: on the CPU, unwrapped of what ``prepare`` put around it.

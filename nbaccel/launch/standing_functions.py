@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 
@@ -11,9 +11,47 @@ def nothing() -> None:
     """Bring the workers up."""
 
 
-def set_names(names: Mapping[str, Any]) -> None:
-    """Set names in ``__main__``."""
-    vars(sys.modules["__main__"]).update(names)
+def set_names(names: Mapping[str, Any]) -> frozenset[str]:
+    """Set names in ``__main__``; returns those that held something prepared and no longer do."""
+    namespace = vars(sys.modules["__main__"])
+    had = prepared_names(namespace, names)
+    namespace.update(names)
+    return had - prepared_names(namespace, had)
+
+
+def prepared_names(namespace: Mapping[str, Any], names: Iterable[str]) -> frozenset[str]:
+    """Those of ``names`` whose value here is what ``prepare`` gave."""
+    return frozenset(name for name in names if name in namespace and is_prepared(namespace[name]))
+
+
+def is_prepared(value: Any) -> bool:
+    """Whether ``value`` is a model, optimizer, scheduler or loader as ``prepare`` gives it."""
+    if "nbaccel.accelerator" not in sys.modules:
+        return False  # nobody can have prepared anything; the runtime isn't imported to find that out
+    from torch.nn import Module
+
+    from nbaccel.runtime import replicas
+    from nbaccel.runtime.data.loader import PreparedLoader
+    from nbaccel.runtime.optimizer import AcceleratedOptimizer
+    from nbaccel.runtime.scheduler import AcceleratedScheduler
+
+    if isinstance(value, Module):
+        return replicas.is_prepared(value)
+    return isinstance(value, (AcceleratedOptimizer, AcceleratedScheduler, PreparedLoader))
+
+
+def describe_displaced(names: Collection[str]) -> str:
+    """What to say of names whose prepared values were replaced by ones that aren't."""
+    which = ", ".join(sorted(names))
+    if len(names) == 1:
+        return (
+            f"{which} on the workers was prepared; the one that was sent is not: accelerator.prepare(...) it "
+            "again"
+        )
+    return (
+        f"{which} on the workers were prepared; those that were sent are not: accelerator.prepare(...) them "
+        "again"
+    )
 
 
 def get_name(name: str) -> Any:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nbaccel.launch import cells, notices, payload, shipping_names
+from nbaccel.launch import cells, notices, payload, shipping_names, standing_functions
 from nbaccel.launch.cell_results import CellReport
 from nbaccel.launch.cells import CellTask
 from nbaccel.launch.failures import describe_ranks
@@ -266,6 +266,8 @@ class Runner:
         for name, ranks in bound.items():
             self._shipping.bound_by_workers(name, ranks, self._namespace, needs[name])
         self._tell({name: kind for report in told.values() for name, kind in report.stays.items()})
+        if displaced := frozenset[str]().union(*(report.displaced for report in told.values())):
+            notices.warn(standing_functions.describe_displaced(displaced))
 
     def _bind(self, report: CellReport) -> None:
         self._namespace.update(report.home)

@@ -413,6 +413,19 @@ def test_pull_takes_off_what_prepare_put_on(session):
     assert type(session.pull("optimizer")) is torch.optim.Adam
 
 
+def test_push_tells_when_it_replaces_what_was_prepared(session, capsys):
+    session.run(_prepare)
+    session.push(other=1)
+    assert capsys.readouterr().err == ""
+    session.push(model=torch.nn.Linear(1, 1), other=2)
+    assert capsys.readouterr().err == (
+        "nbaccel: model on the workers was prepared; the one that was sent is not: accelerator.prepare(...) "
+        "it again\n"
+    )
+    session.push(model=torch.nn.Linear(1, 1))
+    assert capsys.readouterr().err == ""
+
+
 def test_status_tells_of_each_worker(session):
     pids = session.run(os.getpid)
     status = session.status()

@@ -12,6 +12,7 @@ from nbaccel.runtime.loss_scaler import LossScaler
 from nbaccel.runtime.optimizer import AcceleratedOptimizer
 from nbaccel.runtime.plugins import DataLoaderConfiguration, ProjectConfiguration, TorchDynamoPlugin
 from nbaccel.runtime.precision import Precision
+from nbaccel.runtime.replicas import ReplicaWatch
 from nbaccel.runtime.runtime import Runtime
 from nbaccel.runtime.scheduler import AcceleratedScheduler
 from nbaccel.runtime.strategies import Strategy
@@ -32,7 +33,8 @@ class AcceleratorParts:
     _handlers: dict[type, Any]
     _dynamo: TorchDynamoPlugin
     _trigger: bool
-    _replicas_known: bool
+    _replicas: ReplicaWatch | None
+    """None with one process, where there are no replicas."""
     device_placement: bool
     step_scheduler_with_optimizer: bool
     dataloader_config: DataLoaderConfiguration

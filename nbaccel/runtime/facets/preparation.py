@@ -15,6 +15,7 @@ from nbaccel.runtime.data.prepare import prepare_data_loader, skip_first_batches
 from nbaccel.runtime.facets.core import AcceleratorParts
 from nbaccel.runtime.modules import extract_model_from_parallel, is_compiled_module, move_module
 from nbaccel.runtime.optimizer import AcceleratedOptimizer, inner_optimizer, rebind
+from nbaccel.runtime.replicas import note_prepared
 from nbaccel.runtime.scheduler import AcceleratedScheduler
 
 
@@ -83,6 +84,7 @@ class PreparationFacet(AcceleratorParts):
         if self._dynamo.compiles() and not is_compiled_module(prepared):
             prepared = self._dynamo.compile(prepared)
         self._models.append(prepared)
+        note_prepared(prepared)
         return prepared
 
     def _move(self, model: nn.Module) -> None:

@@ -18,7 +18,6 @@ from nbaccel.runtime.collectives import operations
 from nbaccel.runtime.facets.core import AcceleratorParts
 from nbaccel.runtime.optimizer import inner_optimizer, parameters_of
 from nbaccel.runtime.plugins import AutocastKwargs, ProfileKwargs
-from nbaccel.runtime.replicas import synchronised_by_hand
 from nbaccel.runtime.strategies import DdpStrategy
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
@@ -54,8 +53,8 @@ class TrainingFacet(AcceleratorParts):
             loss: usually without dimensions, the mean over the micro-batch.
             kwargs: for :meth:`torch.Tensor.backward`.
         """
-        if not self._replicas_known:
-            self._look_for_replicas()
+        if self._replicas is not None:
+            self._replicas.before_backward(loss, self._models, self._optimizers)
         state = self.gradient_state
         if state.divisor != 1:
             loss = loss / state.divisor
@@ -65,17 +64,6 @@ class TrainingFacet(AcceleratorParts):
         loss.backward(**kwargs)  # type: ignore[no-untyped-call]
         if not state.sync_gradients:
             self._watch.after_backward()
-
-    def _look_for_replicas(self) -> None:
-        self._replicas_known = True
-        if self._models or self._runtime.environment.world_size == 1 or synchronised_by_hand():
-            return
-        warnings.warn(
-            f"backward() with no prepared model on {self._runtime.environment.world_size} processes: each "
-            "trains a replica of its own. Call accelerator.prepare(model) in the launched function; a model "
-            "that was prepared in the notebook isn't part of this world",
-            stacklevel=3,
-        )
 
     def accumulate(self, *models: nn.Module) -> AbstractContextManager[None]:
         """The ``with`` block around one micro-batch: forward, backward, step and all.

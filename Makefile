@@ -1,11 +1,14 @@
 # make demo | test | test-browser | test-xla | check | bench | clean. Needs Python 3.11 or newer, pip and make;
 # everything else goes into virtual environments of this checkout.
 #   PYTHON=python3.12     the interpreter to make the environment with
+#   JOBS=0                tests one after the other, in one process
 #   CONSTRAINTS=          install the newest versions instead of the tested ones
 
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
+# Most tests wait for processes of theirs, so that more run side by side than there are cores.
+JOBS ?= 3
 # torch_xla works with one release of torch only, so it has an environment of its own.
 VENV_XLA ?= $(VENV)-xla
 
@@ -18,7 +21,7 @@ demo: $(VENV)/.installed-demo  ## train a small network from a notebook, in a re
 	$(BIN)/python notebooks/run.py notebooks/quickstart.ipynb
 
 test: check  ## format, lint, types, then all tests but those in a browser
-	$(BIN)/python -m pytest --ignore=tests/browser $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore=tests/browser -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 test-browser: $(VENV)/.installed-browser  ## what is seen in JupyterLab; needs Chromium (.ci/install-chromium)
 	$(BIN)/python -m pytest tests/browser $(PYTEST_ARGS)

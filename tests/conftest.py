@@ -23,7 +23,8 @@ _private_temp: tempfile.TemporaryDirectory[str] | None = None
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Mark the run, and give it a temp directory of its own: whatever stays in there is a leak."""
     global _private_temp
-    leaks.mark_this_run()
+    # Processes of pytest-xdist run side by side: none is to be blamed for what another one starts.
+    leaks.mark_this_run(anew=hasattr(session.config, "workerinput"))
     session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # pytest's own stays outside
     # Short, because unix sockets lie in it: their paths are limited to 107 characters.
     _private_temp = tempfile.TemporaryDirectory(prefix="nbt-")

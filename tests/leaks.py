@@ -52,8 +52,14 @@ class LeakError(AssertionError):
     """A test left something behind."""
 
 
-def mark_this_run() -> str:
-    """Mark this process and all that it will start; returns the mark."""
+def mark_this_run(*, anew: bool = False) -> str:
+    """Mark this process and all that it will start; returns the mark.
+
+    Args:
+        anew: also when it was started by a marked process, as by one of several that share the tests.
+    """
+    if anew:
+        os.environ.pop(RUN_MARK, None)
     return os.environ.setdefault(RUN_MARK, uuid.uuid4().hex)
 
 

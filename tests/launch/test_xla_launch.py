@@ -461,7 +461,7 @@ def test_B173_the_launcher_asks_nothing_else_of_torch_xla(rehearsal, monkeypatch
 @pytest.mark.parametrize(
     ("pid", "name", "said"),
     [
-        (os.getpid(), "python", r"this kernel has /dev/accel0 open.*jax and tensorflow"),
+        (None, "python", r"this kernel has /dev/accel0 open.*jax and tensorflow"),
         (77, "nbaccel rank 0", r"in use by workers that stay \(process 77.*%accelerate stop"),
         (77, "python3", r"in use by process 77 \(python3\), which has /dev/accel0 open.*shut down"),
     ],
@@ -471,7 +471,7 @@ def test_B172_whoever_holds_the_chip_is_named(tmp_path, pid, name, said):
     host.open_in(78, "sshd", "/dev/null")
     host.open_in(79, "qemu", "/dev/vfio/vfio")
     xla.check_free(TPU, {}, tmp_path)
-    host.open_in(pid, name, "/dev/accel0")
+    host.open_in(pid or os.getpid(), name, "/dev/accel0")
     with pytest.raises(LaunchError, match=said):
         xla.check_free(TPU, {}, tmp_path)
     xla.check_free(TPU, {"PJRT_DEVICE": "CPU"}, tmp_path)

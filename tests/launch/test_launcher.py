@@ -344,6 +344,8 @@ def test_a_plain_script_needs_no_guard_and_runs_its_top_level_once(tmp_path):
     assert done.stderr == ""
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_200_launches_leave_no_trace():
     """Descriptors and threads are counted by the leak check; memory is counted here."""
     notebook_launcher(_rank, num_processes=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,9 @@ _private_temp: tempfile.TemporaryDirectory[str] | None = None
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Mark the run, and give it a temp directory of its own: whatever stays in there is a leak."""
     global _private_temp
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts what it puts in the background like that, and all processes would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Processes of pytest-xdist run side by side: none is to be blamed for what another one starts.
     leaks.mark_this_run(anew=hasattr(session.config, "workerinput"))
     session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # pytest's own stays outside

@@ -208,6 +208,7 @@ def test_one_process_has_no_replicas_and_models_are_not_kept_alive() -> None:
     assert replicas.is_prepared(model)
     assert not replicas.is_prepared(net())
     count: Callable[[], int] = lambda: sum(ref() is not None for ref in replicas._prepared.get())  # noqa: E731
+    gc.collect()  # models of other tests
     before = count()
     del model
     accelerator.free_memory()

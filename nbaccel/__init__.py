@@ -18,7 +18,7 @@ _EXPORTS: dict[str, str] = {
     "Accelerator": "nbaccel.accelerator",
     "notebook_launcher": "nbaccel.launch.launcher",
     "debug_launcher": "nbaccel.launch.launcher",
-    "last_failure": "nbaccel.launch.postmortem",
+    "last_failure": "nbaccel.launch.traces.postmortem",
     "session": "nbaccel.launch.current",
     "configure": "nbaccel.widgets.form",
     "LaunchSpec": "nbaccel.config",
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from nbaccel.launch.current import session as session
     from nbaccel.launch.launcher import debug_launcher as debug_launcher
     from nbaccel.launch.launcher import notebook_launcher as notebook_launcher
-    from nbaccel.launch.postmortem import last_failure as last_failure
+    from nbaccel.launch.traces.postmortem import last_failure as last_failure
     from nbaccel.runtime.choices import DDPCommunicationHookType as DDPCommunicationHookType
     from nbaccel.runtime.choices import DistributedType as DistributedType
     from nbaccel.runtime.data.prepare import skip_first_batches as skip_first_batches

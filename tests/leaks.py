@@ -35,7 +35,7 @@ RUN_MARK = "NBACCEL_TEST_RUN"
 GRACE_S = 2.0
 """How long what is on its way out may take to go."""
 
-ZYGOTE = "nbaccel.launch.zygote"
+ZYGOTE = "nbaccel.launch.zygotes.zygote"
 """In the command line of the launcher's idle server process."""
 
 # What the libraries in use leave in /dev/shm; other names there belong to other programs.

@@ -88,7 +88,7 @@ def test_interrupt_reaches_the_whole_process_group(kernel: Kernel) -> None:
         "code = 'import time; print(1, flush=True); time.sleep(60)'\n"
         "child = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE)\n"
         "child.stdout.readline(); print('child is up', flush=True)\n"
-        "child.wait()"
+        "import time; time.sleep(60)"  # not child.wait(): interrupted at the end of it, that loses the code
     )
     cell.wait_for_text("child is up", timeout=20)
     kernel.interrupt()

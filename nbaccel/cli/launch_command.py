@@ -62,7 +62,7 @@ def command(script: str, script_args: tuple[str, ...], **given: Any) -> None:
     settings = resolve_flags(given)
     if not given["quiet"]:
         console.warn(settings.warnings)
-    from nbaccel.launch.resolve import describe, spec_of
+    from nbaccel.launch.request.resolve import describe, spec_of
 
     with translated(ValueError, RuntimeError):
         spec = spec_of(settings)
@@ -157,9 +157,9 @@ def _run(
 ) -> int:
     from nbaccel.cli.script import job
     from nbaccel.errors import WorkerDied
-    from nbaccel.launch import notices
     from nbaccel.launch.devices import worker_environ
-    from nbaccel.launch.resolve import describe
+    from nbaccel.launch.output import notices
+    from nbaccel.launch.request.resolve import describe
 
     environ = worker_settings(spec) | worker_environ(spec.device_type, spec.devices)
     if settings["num_cpu_threads"] is not None:

@@ -33,7 +33,11 @@ def edited(text: str, changes: Mapping[str, object]) -> str:
         fits = (yaml.safe_load(draft) or {}) == wanted
     except yaml.YAMLError:
         fits = False
-    return draft if fits else yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True)
+    if fits:
+        return draft
+    anew: str = yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True)
+    # Some control characters (U+0085) are read as others unless they are escaped.
+    return anew if yaml.safe_load(anew) == wanted else yaml.safe_dump(wanted, sort_keys=False)
 
 
 def _spliced(text: str, changes: Mapping[str, object]) -> str:

@@ -151,7 +151,7 @@ def make_report(resolve: Callable[[], Resolved] = config.resolve) -> Report:
     file = "none" if settings.file is None else str(settings.file)
     sections.insert(0, Section("Settings", (("config file", file, ""), *_settings(settings))))
     try:
-        from nbaccel.launch.resolve import describe, spec_of
+        from nbaccel.launch.request.resolve import describe, spec_of
 
         would = describe(spec_of(settings))
     except (ValueError, RuntimeError) as error:
@@ -182,7 +182,7 @@ def _versions() -> list[Row]:
 
 
 def _machine() -> list[Row]:
-    from nbaccel.launch import process
+    from nbaccel.launch.system import process
 
     memory = psutil.virtual_memory()
     rows: list[Row] = [

@@ -27,7 +27,7 @@ from nbaccel.config import LaunchSpec, Resolved
 from nbaccel.diagnosis import checks
 from nbaccel.errors import LaunchTimeout, WorkerError
 from nbaccel.launch.failures import describe_ranks
-from nbaccel.launch.rendezvous import DEFAULT_MULTI_NODE_PORT
+from nbaccel.launch.request.rendezvous import DEFAULT_MULTI_NODE_PORT
 
 TIMEOUT_S = 120.0
 """Of each stage. The first use of a GPU and of NCCL takes tens of seconds on some machines."""
@@ -136,8 +136,8 @@ def on_workers(function: Callable[[], Any], say: Callable[[list[Any]], str]) -> 
 
 def launch(function: Callable[[], Any], plan: Plan) -> list[Any]:
     """Run ``function`` on the workers that are configured; returns a value for each rank of this machine."""
-    from nbaccel.launch import notices
     from nbaccel.launch.launcher import notebook_launcher
+    from nbaccel.launch.output import notices
 
     spec, settings = plan.spec, plan.settings
     several: dict[str, Any] = {}
@@ -176,7 +176,7 @@ def _settings(plan: Plan) -> str:
 
 
 def _devices(plan: Plan) -> str:
-    from nbaccel.launch.resolve import describe, spec_of
+    from nbaccel.launch.request.resolve import describe, spec_of
 
     spec = plan.found["spec"] = spec_of(plan.settings)
     return f"{describe(spec)}, W={spec.world_size}"

@@ -17,9 +17,10 @@ from pathlib import Path
 from types import TracebackType
 
 from nbaccel.errors import WorkerError
-from nbaccel.launch import messages, payload
-from nbaccel.launch.frames import RemoteFrame, capture, rebuild
-from nbaccel.launch.owners import without_ours
+from nbaccel.launch.payload import payload
+from nbaccel.launch.traces.frames import RemoteFrame, capture, rebuild
+from nbaccel.launch.traces.owners import is_launcher, without_ours
+from nbaccel.launch.transport import messages
 
 _MAX_CHAIN = 8
 _MAX_LINE = 100
@@ -142,8 +143,7 @@ def _set(error: BaseException, name: str, value: object) -> None:
 
 def without_our_frames(tb: TracebackType | None) -> TracebackType | None:
     """Leave out the launcher's own frames in front of the worker's."""
-    ours = Path(__file__).parent
-    while tb is not None and tb.tb_next is not None and Path(tb.tb_frame.f_code.co_filename).parent == ours:
+    while tb is not None and tb.tb_next is not None and is_launcher(tb.tb_frame.f_code.co_filename):
         tb = tb.tb_next
     return tb
 

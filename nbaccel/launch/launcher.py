@@ -11,18 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nbaccel.config import LaunchSpec, UnsaidInt, UnsaidText
-from nbaccel.launch import arguments, capture, notices, payload, prewarm, spawners, xla
-from nbaccel.launch import progress as progress_watch
 from nbaccel.launch.failures import hide_our_frames
-from nbaccel.launch.group import WorkerGroup
-from nbaccel.launch.options import LaunchOptions, check_options
-from nbaccel.launch.output import Router
-from nbaccel.launch.payload import Payload
-from nbaccel.launch.progress import ProgressWatch
-from nbaccel.launch.rendezvous import open_rendezvous
-from nbaccel.launch.resolve import describe, settings_of, spec_of
-from nbaccel.launch.setups import setup_maker
-from nbaccel.launch.supervision import Interrupts, Supervisor, import_torch
+from nbaccel.launch.group import spawners, xla
+from nbaccel.launch.group.group import WorkerGroup
+from nbaccel.launch.output import notices
+from nbaccel.launch.output.router import Router
+from nbaccel.launch.payload import capture, payload
+from nbaccel.launch.payload.payload import Payload
+from nbaccel.launch.progress import progress as progress_watch
+from nbaccel.launch.progress.progress import ProgressWatch
+from nbaccel.launch.request import arguments
+from nbaccel.launch.request.options import LaunchOptions, check_options
+from nbaccel.launch.request.rendezvous import open_rendezvous
+from nbaccel.launch.request.resolve import describe, settings_of, spec_of
+from nbaccel.launch.request.setups import setup_maker
+from nbaccel.launch.supervision.supervision import Interrupts, Supervisor, import_torch
+from nbaccel.launch.zygotes import prewarm
 from nbaccel.spelling import known_arguments
 
 ELSEWHERE = {

@@ -2,8 +2,8 @@
 
 A task is a call like a launch's, with the same payload, channel, output and failures. What is
 different: a failed, interrupted or late task leaves the workers alive (see
-:mod:`nbaccel.launch.task_supervision`), and only a worker that dies costs its group. Between tasks
-workers sleep; what their threads print meanwhile is shown with the next task.
+:mod:`nbaccel.launch.supervision.task_supervision`), and only a worker that dies costs its group. Between
+tasks workers sleep; what their threads print meanwhile is shown with the next task.
 """
 
 from __future__ import annotations
@@ -17,22 +17,26 @@ from typing import Any
 
 from nbaccel.config import LaunchSpec
 from nbaccel.errors import LaunchError, WorkerDied
-from nbaccel.launch import messages, notices, payload, spawners, standing_functions, xla
-from nbaccel.launch.arguments import check_call
 from nbaccel.launch.failures import describe_ranks, hide_our_frames
-from nbaccel.launch.group import WorkerGroup
-from nbaccel.launch.idle_output import IdleOutput
-from nbaccel.launch.options import check_timeout
-from nbaccel.launch.output import MODES, Router
-from nbaccel.launch.payload import Payload
-from nbaccel.launch.progress import ProgressWatch, mode_of
-from nbaccel.launch.rendezvous import Rendezvous, open_rendezvous
-from nbaccel.launch.resolve import describe
-from nbaccel.launch.setups import setup_maker
-from nbaccel.launch.status import status_of
-from nbaccel.launch.supervision import Interrupts, Supervisor
-from nbaccel.launch.surroundings import Surroundings
-from nbaccel.launch.task_supervision import TaskSupervisor
+from nbaccel.launch.group import spawners, xla
+from nbaccel.launch.group.group import WorkerGroup
+from nbaccel.launch.output import notices
+from nbaccel.launch.output.idle import IdleOutput
+from nbaccel.launch.output.router import MODES, Router
+from nbaccel.launch.payload import payload
+from nbaccel.launch.payload.payload import Payload
+from nbaccel.launch.progress.progress import ProgressWatch, mode_of
+from nbaccel.launch.request.arguments import check_call
+from nbaccel.launch.request.options import check_timeout
+from nbaccel.launch.request.rendezvous import Rendezvous, open_rendezvous
+from nbaccel.launch.request.resolve import describe
+from nbaccel.launch.request.setups import setup_maker
+from nbaccel.launch.supervision.status import status_of
+from nbaccel.launch.supervision.supervision import Interrupts, Supervisor
+from nbaccel.launch.supervision.task_supervision import TaskSupervisor
+from nbaccel.launch.transport import messages
+from nbaccel.launch.worker import standing_functions
+from nbaccel.launch.worker.surroundings import Surroundings
 
 REGROUP_PATIENCE = 20.0
 """Seconds in which workers must have a new process group."""

@@ -15,10 +15,11 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 import nbaccel
 from nbaccel import config
-from nbaccel.launch import devices, zygote_client
+from nbaccel.launch import devices
 from nbaccel.launch.current import session, stop_session
 from nbaccel.launch.session import Session
-from nbaccel.launch.zygote import SHELL_MODULES
+from nbaccel.launch.zygotes import zygote_client
+from nbaccel.launch.zygotes.zygote import SHELL_MODULES
 from nbaccel.magics import commands, hints
 from nbaccel.magics import help as help_texts
 from nbaccel.magics.cell_text import running_cell

@@ -19,14 +19,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nbaccel.launch import cells, notices, payload, shipping_names, standing_functions
-from nbaccel.launch.cell_results import CellReport
-from nbaccel.launch.cells import CellTask
+from nbaccel.launch.cells import cells
+from nbaccel.launch.cells.cells import CellTask
+from nbaccel.launch.cells.results import CellReport
 from nbaccel.launch.failures import describe_ranks
-from nbaccel.launch.progress import mode_of
+from nbaccel.launch.output import notices
+from nbaccel.launch.payload import payload
+from nbaccel.launch.progress.progress import mode_of
 from nbaccel.launch.session import Session
-from nbaccel.launch.shipping import Plan, Shipping, is_shippable
-from nbaccel.launch.shipping_modules import ModuleWatch
+from nbaccel.launch.shipping import names as shipping_names
+from nbaccel.launch.shipping.modules import ModuleWatch
+from nbaccel.launch.shipping.shipping import Plan, Shipping, is_shippable
+from nbaccel.launch.worker import standing_functions
 
 HOME_LIMIT = 1 << 20
 """Bytes up to which a plain value comes home by itself."""

@@ -15,7 +15,7 @@ from nbaccel.config import SETTINGS, Resolved
 from nbaccel.config import file as config_file
 from nbaccel.config.parsing import ALL
 from nbaccel.launch.current import current_session
-from nbaccel.launch.resolve import describe
+from nbaccel.launch.request.resolve import describe
 from nbaccel.widgets import form_code
 from nbaccel.widgets.form_draft import Ground, Reading, entries_of, entry, read
 

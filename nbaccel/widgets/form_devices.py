@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 
 import psutil
 
-from nbaccel.launch import devices, process
+from nbaccel.launch import devices
 from nbaccel.launch.devices import Accelerators, Usage
 from nbaccel.launch.devices.model import none_found
+from nbaccel.launch.system import process
 
 PERIOD_S = 2.0
 """Seconds between two looks."""

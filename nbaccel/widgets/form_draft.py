@@ -197,7 +197,7 @@ def _said(values: Mapping[str, Any], base: Resolved, pinned: Collection[str]) ->
 
 
 def _would_run(settings: Resolved) -> str:
-    from nbaccel.launch.resolve import describe, spec_of
+    from nbaccel.launch.request.resolve import describe, spec_of
 
     found = devices.visible_accelerators()
     if settings["cpu"] or settings["devices"] != devices.IDLE or found.count == 0:

@@ -18,7 +18,7 @@ from typing import Any
 
 from nbaccel.diagnosis import child
 from nbaccel.diagnosis.selftest import STAGES, TIMEOUT_S
-from nbaccel.launch import process
+from nbaccel.launch.system import process
 
 _NOISE = 20
 """Lines of what the process says otherwise that are kept, for when it ends without an answer."""

@@ -13,10 +13,10 @@ import time
 import uuid
 import weakref
 
-from nbaccel.launch import screen
-from nbaccel.launch.messages import Display
-from nbaccel.launch.progress_model import Picture, View
-from nbaccel.launch.screen import Screen
+from nbaccel.launch.output import screen
+from nbaccel.launch.output.screen import Screen
+from nbaccel.launch.progress.model import Picture, View
+from nbaccel.launch.transport.messages import Display
 from nbaccel.widgets import panel_html, panel_text
 
 BATCH_SECONDS = (10.0, 60.0)
@@ -30,7 +30,7 @@ def make_view(surface: str, where: Screen, asked: bool) -> View:
     """The view for a surface.
 
     Args:
-        surface: as :func:`nbaccel.launch.screen.surface` tells.
+        surface: as :func:`nbaccel.launch.output.screen.surface` tells.
         where: output of the task, among which it shows.
         asked: the user asked for it: a short run is shown too.
     """

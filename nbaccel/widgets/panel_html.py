@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 
-from nbaccel.launch.progress_model import ENDED, FAILED, RUNNING, STOPPED, Picture
+from nbaccel.launch.progress.model import ENDED, FAILED, RUNNING, STOPPED, Picture
 from nbaccel.widgets import panel_curves, panel_text
 from nbaccel.widgets.panel_ranks import COLUMNS, DOES, text_rows, used_columns
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from nbaccel.launch import quantities
 from nbaccel.launch.failures import describe_ranks
-from nbaccel.launch.progress_model import Picture, RankRow
+from nbaccel.launch.progress.model import Picture, RankRow
 
 MOST_ROWS = 8
 """Ranks that get a row each."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nbaccel.launch import quantities
-from nbaccel.launch.progress_model import FAILED, RUNNING, Picture
+from nbaccel.launch.progress.model import FAILED, RUNNING, Picture
 from nbaccel.widgets.panel_ranks import COLUMNS, text_rows, used_columns
 
 _SHOWN_VALUES = 6

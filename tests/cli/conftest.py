@@ -84,7 +84,7 @@ class Running:
 @pytest.fixture(scope="session", autouse=True)
 def first_store() -> None:
     """The event library of torch's store keeps one pipe for signals, made with the first store."""
-    from nbaccel.launch.rendezvous import open_rendezvous
+    from nbaccel.launch.request.rendezvous import open_rendezvous
 
     open_rendezvous("127.0.0.1", None, num_nodes=1, node_rank=0).close()
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nbaccel.launch.process import PLATFORM_NAME
+from nbaccel.launch.system.process import PLATFORM_NAME
 
-ZYGOTE = "nbaccel.launch.zygote"
+ZYGOTE = "nbaccel.launch.zygotes.zygote"
 """In the command line of zygotes, and of what is forked from them."""
 
 START_METHODS = ("zygote", "spawn", "fork", "portable")
@@ -25,7 +25,7 @@ START_METHODS = ("zygote", "spawn", "fork", "portable")
 @pytest.fixture(scope="session", autouse=True)
 def first_store() -> None:
     """The event library of torch's store keeps one pipe for signals, made with the first store."""
-    from nbaccel.launch.rendezvous import open_rendezvous
+    from nbaccel.launch.request.rendezvous import open_rendezvous
 
     open_rendezvous("127.0.0.1", None, num_nodes=1, node_rank=0).close()
 
@@ -91,7 +91,7 @@ def no_worker_is_left() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_retired_zygotes() -> Iterator[None]:
     """A zygote that was replaced leaves by itself, and its descriptors are closed at the next launch."""
-    from nbaccel.launch import zygote_client
+    from nbaccel.launch.zygotes import zygote_client
 
     yield
     deadline = time.monotonic() + 5
@@ -102,7 +102,7 @@ def no_retired_zygotes() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_warm_memory() -> Iterator[None]:
     """The launcher keeps the memory of its last large call; each test gives it back."""
-    from nbaccel.launch import memory
+    from nbaccel.launch.payload import memory
 
     yield
     memory.free_warm()

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from nbaccel.launch.after_import import after_import
+from nbaccel.launch.worker.after_import import after_import
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from nbaccel.launch.byte_sources import PipeSource, RelayedSource
+from nbaccel.launch.output.byte_sources import PipeSource, RelayedSource
 
 
 @pytest.fixture(params=[PipeSource, RelayedSource])

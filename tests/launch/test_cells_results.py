@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from nbaccel.launch.cell_results import Watch, is_plain, needs_of, report
+from nbaccel.launch.cells.results import Watch, is_plain, needs_of, report
 
 LIMIT = 1 << 20
 

@@ -235,7 +235,7 @@ notebook_launcher(work, num_processes=2, cpu=True)
 def test_what_can_t_be_adapted_warns_and_the_import_goes_on(kernel):
     body = """
 import sys, types, warnings
-from nbaccel.launch.after_import import after_import
+from nbaccel.launch.worker.after_import import after_import
 def refuse(module): raise AttributeError("another version")
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")

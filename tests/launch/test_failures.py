@@ -285,7 +285,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def test_a_thread_that_never_ends_is_reported_and_stopped(capsys, monkeypatch):
-    from nbaccel.launch import supervision
+    from nbaccel.launch.supervision import supervision
 
     monkeypatch.setattr(supervision, "SHUTDOWN_PATIENCE", 1.0)
 
@@ -394,7 +394,7 @@ def test_an_error_in_a_model_s_forward_shows_its_lines_and_torch_s_but_not_ours(
 
 
 def test_hang_help_says_who_waits_where(capsys, monkeypatch):
-    from nbaccel.launch import hang
+    from nbaccel.launch.supervision import hang
 
     monkeypatch.setattr(hang, "LOOK_EVERY", 0.4)
 
@@ -411,7 +411,7 @@ def test_hang_help_says_who_waits_where(capsys, monkeypatch):
 
 
 def test_hang_help_keeps_quiet_while_one_rank_works(capsys, monkeypatch):
-    from nbaccel.launch import hang
+    from nbaccel.launch.supervision import hang
 
     monkeypatch.setattr(hang, "LOOK_EVERY", 0.2)
 

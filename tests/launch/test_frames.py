@@ -7,7 +7,7 @@ import sys
 import traceback
 import weakref
 
-from nbaccel.launch.frames import capture, rebuild
+from nbaccel.launch.traces.frames import capture, rebuild
 
 
 def _outer(depth):

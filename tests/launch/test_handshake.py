@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from nbaccel.launch import handshake
-from nbaccel.launch.channel import ChannelClosed
-from nbaccel.launch.handshake import Acceptor, PeerGoneError
-from nbaccel.launch.tcp_channel import TcpChannel
-from nbaccel.launch.wakeup import Wakeup
+from nbaccel.launch.system.wakeup import Wakeup
+from nbaccel.launch.transport import handshake
+from nbaccel.launch.transport.channel import ChannelClosed
+from nbaccel.launch.transport.handshake import Acceptor, PeerGoneError
+from nbaccel.launch.transport.tcp_channel import TcpChannel
 
 
 class _Bomb:

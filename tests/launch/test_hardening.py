@@ -17,8 +17,9 @@ import torch
 import nbaccel
 from nbaccel import Accelerator, LaunchTimeout, WorkerDied, WorkerError, notebook_launcher
 from nbaccel.errors import LaunchError
-from nbaccel.launch import failures, zygote_client
+from nbaccel.launch import failures
 from nbaccel.launch.current import stop_session
+from nbaccel.launch.zygotes import zygote_client
 
 # --- exceptions ---------------------------------------------------------------------------------
 
@@ -275,7 +276,7 @@ def test_whoever_asks_for_input_is_told_that_nobody_is_there(ask):
 
 
 def test_a_launch_that_ends_while_it_is_asked_where_it_is(monkeypatch):
-    from nbaccel.launch import supervision
+    from nbaccel.launch.supervision import supervision
 
     asked = supervision.Supervisor._collect_stacks
 

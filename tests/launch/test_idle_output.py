@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from nbaccel.launch.byte_sources import PipeSource
-from nbaccel.launch.idle_output import IdleOutput
+from nbaccel.launch.output.byte_sources import PipeSource
+from nbaccel.launch.output.idle import IdleOutput
 
 
 def wait_until(condition, seconds):

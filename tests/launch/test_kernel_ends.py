@@ -81,7 +81,7 @@ def test_a_fork_of_the_kernel_does_not_keep_workers_alive(holding):
     zygotes = [
         p
         for p in psutil.Process(kernel.pid).children(recursive=True)
-        if "nbaccel.launch.zygote" in " ".join(p.cmdline())
+        if "nbaccel.launch.zygotes.zygote" in " ".join(p.cmdline())
     ]
     assert zygotes
     kernel.kill()

@@ -241,7 +241,7 @@ def test_B181_nothing_listens_beyond_loopback():
 
 
 def test_the_store_listens_on_loopback_only():
-    from nbaccel.launch.rendezvous import open_rendezvous
+    from nbaccel.launch.request.rendezvous import open_rendezvous
 
     rendezvous = open_rendezvous("127.0.0.1", None, num_nodes=1, node_rank=0)
     try:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nbaccel import notebook_launcher
-from nbaccel.launch import mapping
+from nbaccel.launch.payload import mapping
 
 SIZES = [10, mapping._READ_UP_TO, mapping._READ_UP_TO + 1, 5 << 20]
 

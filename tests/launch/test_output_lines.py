@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbaccel.launch import lines
-from nbaccel.launch.lines import LineReader
+from nbaccel.launch.output import lines
+from nbaccel.launch.output.lines import LineReader
 
 
 def read(*pieces):

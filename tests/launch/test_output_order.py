@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbaccel.launch import marks
-from nbaccel.launch.marks import SHOW, TURN, Mark, MarkFinder
-from nbaccel.launch.messages import Display
-from nbaccel.launch.rank_feed import RankFeed
-from nbaccel.launch.worker_streams import Turns, _Flusher, _Pipe, _Text
+from nbaccel.launch.output import marks
+from nbaccel.launch.output.marks import SHOW, TURN, Mark, MarkFinder
+from nbaccel.launch.output.rank_feed import RankFeed
+from nbaccel.launch.transport.messages import Display
+from nbaccel.launch.worker.streams import Turns, _Flusher, _Pipe, _Text
 
 SECRET = marks.new_secret()
 

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from nbaccel.launch import output, screen
-from nbaccel.launch.messages import Display
-from nbaccel.launch.output import Router
+from nbaccel.launch.output import router as output
+from nbaccel.launch.output import screen
+from nbaccel.launch.output.router import Router
+from nbaccel.launch.transport.messages import Display
 
 
 @pytest.fixture
@@ -199,7 +200,7 @@ def test_nothing_is_due_while_there_is_nothing_to_show():
 def test_a_clear_from_another_rank_leaves_the_cell_alone(shown, monkeypatch):
     router = Router("all", range(2))
     published = []
-    monkeypatch.setattr("nbaccel.launch.screen.publish", published.append)
+    monkeypatch.setattr("nbaccel.launch.output.screen.publish", published.append)
     clear = Display(1, "clear")
     for rank in (0, 1):
         router.take_display(rank, clear)

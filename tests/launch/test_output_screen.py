@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from nbaccel.launch import screen as screen_module
-from nbaccel.launch.messages import Display
-from nbaccel.launch.screen import Screen
+from nbaccel.launch.output import screen as screen_module
+from nbaccel.launch.output.screen import Screen
+from nbaccel.launch.transport.messages import Display
 
 
 class Recorder(io.StringIO):

@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from nbaccel.launch import payload
+from nbaccel.launch.payload import payload
 
 
 def there(obj):
@@ -58,7 +58,7 @@ def test_arrays_keep_class_dtype_and_values(name):
 
 
 PAYLOAD_MEMORY = (bytearray, ctypes.Array)
-"""What a payload was read or mapped to, as nbaccel.launch.mapping does it; a copy would be numpy's own."""
+"""What a payload was read or mapped to, as the module mapping does it; a copy would be numpy's own."""
 
 
 @pytest.mark.parametrize("name", ["plain", "fortran", "strided", "permuted", "structured", "record", "bool"])

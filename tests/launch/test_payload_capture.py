@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nbaccel.config import LaunchSpec
-from nbaccel.launch import capture, payload
+from nbaccel.launch.payload import capture, payload
 
 MB = 1 << 20
 

@@ -16,7 +16,9 @@ import pytest
 import torch
 
 from nbaccel import notebook_launcher
-from nbaccel.launch import memory, payload, process, zygote_client
+from nbaccel.launch.payload import memory, payload
+from nbaccel.launch.system import process
+from nbaccel.launch.zygotes import zygote_client
 
 BIG = 8 << 20
 

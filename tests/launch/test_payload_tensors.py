@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from nbaccel.launch import payload, pickling, tensors
+from nbaccel.launch.payload import payload, pickling, tensors
 
 DTYPES = sorted(
     {value for value in vars(torch).values() if isinstance(value, torch.dtype)} - {torch.bits1x8}, key=str

@@ -21,8 +21,9 @@ import pytest
 import nbaccel
 from nbaccel import notebook_launcher
 from nbaccel.errors import LaunchError
-from nbaccel.launch import named_files, payload, process, process_windows
-from nbaccel.launch.process import PLATFORM_NAME
+from nbaccel.launch.payload import named_files, payload
+from nbaccel.launch.system import process, windows
+from nbaccel.launch.system.process import PLATFORM_NAME
 
 ROOT = Path(nbaccel.__file__).parents[1]
 
@@ -264,8 +265,8 @@ def test_a_named_payload_is_its_owner_s_alone_and_ends_with_it(monkeypatch):
 
 def test_layouts_of_windows_structures():
     # Sizes of the documented structures on 64-bit Windows, whose integer types this platform shares.
-    assert ctypes.sizeof(process_windows._BasicLimits) == 64
-    assert ctypes.sizeof(process_windows._ExtendedLimits) == 144
+    assert ctypes.sizeof(windows._BasicLimits) == 64
+    assert ctypes.sizeof(windows._ExtendedLimits) == 144
 
 
 def test_exit_codes_of_windows_are_told():
@@ -283,8 +284,8 @@ def test_an_end_is_seen_where_the_system_offers_nothing_to_wait_on(monkeypatch):
 
 
 PORTABLE = (
-    *("byte_sources", "handshake", "mapping", "memory", "named_files", "process", "process_windows"),
-    *("spawner_portable", "wakeup"),
+    *("group/spawner_portable", "output/byte_sources", "payload/mapping", "payload/memory"),
+    *("payload/named_files", "system/process", "system/wakeup", "system/windows", "transport/handshake"),
 )
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from nbaccel.launch import owners, postmortem_text
-from nbaccel.launch.owners import is_library, is_ours, name_in_library, without_ours
-from nbaccel.launch.postmortem import FailureReport, describe_frames
+from nbaccel.launch.traces import owners, postmortem_text
+from nbaccel.launch.traces.owners import is_library, is_ours, name_in_library, without_ours
+from nbaccel.launch.traces.postmortem import FailureReport, describe_frames
 
 CELL = """\
 import json
@@ -120,7 +120,7 @@ def test_values_of_many_lines_are_one_line_and_many_names_are_counted():
 
 
 def test_the_user_s_frames_are_described_before_the_time_is_over(monkeypatch):
-    from nbaccel.launch import postmortem
+    from nbaccel.launch.traces import postmortem
 
     looked_at = []
     monkeypatch.setattr(
@@ -153,7 +153,7 @@ class Frame:
     [
         (json.__file__, True, "json/__init__.py"),
         (pytest.__file__, True, "pytest/__init__.py"),
-        (owners.__file__, True, "nbaccel/launch/owners.py"),
+        (owners.__file__, True, "nbaccel/launch/traces/owners.py"),
         (
             "/opt/env/lib/python3.11/site-packages/torch/nn/modules/module.py",
             True,

@@ -16,7 +16,7 @@ import pytest
 
 from nbaccel import notebook_launcher
 from nbaccel.errors import LaunchError, WorkerDied, WorkerError
-from nbaccel.launch import libraries, zygote_client, zygote_handle
+from nbaccel.launch.zygotes import libraries, zygote_client, zygote_handle
 
 LIBRARY = '''
 """Notes who imports it, and does once what a file tells it to."""

@@ -8,13 +8,13 @@ import time
 
 import numpy as np
 
-from nbaccel.launch.prewarm import modules_in_use
+from nbaccel.launch.zygotes.prewarm import modules_in_use
 
 CODE = """
 import sys, time, json
 import sklearn.linear_model
 from nbaccel import notebook_launcher
-from nbaccel.launch import zygote_client
+from nbaccel.launch.zygotes import zygote_client
 """
 
 LOADED = """

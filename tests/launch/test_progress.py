@@ -9,12 +9,12 @@ import pytest
 
 from nbaccel import config
 from nbaccel.errors import ConfigError, LaunchTimeout
-from nbaccel.launch import progress, progress_end
-from nbaccel.launch.messages import Failed, Progress
-from nbaccel.launch.postmortem import FrameReport
-from nbaccel.launch.progress_model import ENDED, FAILED, RUNNING, STOPPED, RankRow
-from nbaccel.launch.progress_track import RankTrack, estimate
-from nbaccel.launch.whereabouts import Whereabouts
+from nbaccel.launch.progress import end, progress
+from nbaccel.launch.progress.model import ENDED, FAILED, RUNNING, STOPPED, RankRow
+from nbaccel.launch.progress.track import RankTrack, estimate
+from nbaccel.launch.traces.postmortem import FrameReport
+from nbaccel.launch.traces.whereabouts import Whereabouts
+from nbaccel.launch.transport.messages import Failed, Progress
 from nbaccel.runtime.curves import CurveData
 from nbaccel.runtime.gauges import Pass, Standing
 
@@ -253,22 +253,22 @@ def error_of(rank):
     ],
 )
 def test_how_a_rank_ended(facts, error, state, doing):
-    row = progress_end.row_at_end(member(**facts), ROW, error)
+    row = end.row_at_end(member(**facts), ROW, error)
     assert (row.state, row.doing, row.since) == (state, doing, None)
 
 
 def test_how_a_run_ended():
     raised = RankRow(1, FAILED, "raised KeyError: 'x' at train.py, line 12")
-    assert progress_end.outcome_of(None, [ROW]) == (ENDED, "finished")
-    assert progress_end.outcome_of(KeyboardInterrupt(), [ROW]) == (STOPPED, "interrupted")
-    assert progress_end.outcome_of(error_of(1), [ROW, raised]) == (FAILED, f"rank 1 {raised.doing}")
-    assert progress_end.outcome_of(OSError("no more\nlines"), [ROW]) == (FAILED, "OSError: no more")
+    assert end.outcome_of(None, [ROW]) == (ENDED, "finished")
+    assert end.outcome_of(KeyboardInterrupt(), [ROW]) == (STOPPED, "interrupted")
+    assert end.outcome_of(error_of(1), [ROW, raised]) == (FAILED, f"rank 1 {raised.doing}")
+    assert end.outcome_of(OSError("no more\nlines"), [ROW]) == (FAILED, "OSError: no more")
     late = LaunchTimeout("not over after 3 s\nstacks", rank=0)
-    assert progress_end.outcome_of(late, [ROW]) == (STOPPED, "not over after 3 s")
+    assert end.outcome_of(late, [ROW]) == (STOPPED, "not over after 3 s")
 
 
 def test_a_long_message_is_cut():
-    assert len(progress_end.described("Error", "x" * 5000)) < 300
+    assert len(end.described("Error", "x" * 5000)) < 300
 
 
 # --- when it shows ----------------------------------------------------------------------------------

@@ -15,8 +15,10 @@ import pytest
 import torch
 
 from nbaccel import notebook_launcher
-from nbaccel.launch import arguments, launcher, zygote_client
-from nbaccel.launch.options import check_options
+from nbaccel.launch import launcher
+from nbaccel.launch.request import arguments
+from nbaccel.launch.request.options import check_options
+from nbaccel.launch.zygotes import zygote_client
 
 
 class Called(Exception):

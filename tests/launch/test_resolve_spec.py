@@ -8,11 +8,12 @@ import pytest
 
 from nbaccel import notebook_launcher
 from nbaccel.config import LaunchSpec, active_spec
-from nbaccel.launch import launcher, zygote_client
+from nbaccel.launch import launcher
 from nbaccel.launch.devices import discovery
-from nbaccel.launch.rendezvous import Rendezvous
-from nbaccel.launch.resolve import describe, resolve_spec
-from nbaccel.launch.setups import setup_maker
+from nbaccel.launch.request.rendezvous import Rendezvous
+from nbaccel.launch.request.resolve import describe, resolve_spec
+from nbaccel.launch.request.setups import setup_maker
+from nbaccel.launch.zygotes import zygote_client
 from tests.launch.fake_machine import (
     CUDA_BUILD,
     GIB,

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import nbaccel
 from nbaccel import Accelerator, LaunchTimeout, WorkerDied
 from nbaccel.launch.current import current_session, stop_session
-from nbaccel.launch.resolve import resolve_spec
+from nbaccel.launch.request.resolve import resolve_spec
 from nbaccel.launch.session import Session
 
 
@@ -301,7 +301,7 @@ def test_the_first_interrupt_stops_all_ranks_at_the_same_step(session, interrupt
 def test_steps_of_earlier_tasks_are_not_taken_for_training_at_hand(
     session, interrupt_when, tmp_path, monkeypatch
 ):
-    from nbaccel.launch.task_supervision import TaskSupervisor
+    from nbaccel.launch.supervision.task_supervision import TaskSupervisor
 
     stopped_together = []
     original = TaskSupervisor._stop_at_the_same_step

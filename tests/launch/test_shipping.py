@@ -14,8 +14,8 @@ import pytest
 import torch
 from cloudpickle import cloudpickle as _cp
 
-from nbaccel.launch import shipping_store
-from nbaccel.launch.shipping import Plan, Sent, Shipping
+from nbaccel.launch.shipping import store
+from nbaccel.launch.shipping.shipping import Plan, Sent, Shipping
 
 CLASS_TABLES = ("_DYNAMIC_CLASS_TRACKER_BY_ID", "_DYNAMIC_CLASS_TRACKER_BY_CLASS")
 
@@ -39,7 +39,7 @@ class Notebook:
     def send(self, *names: str, force: bool = False) -> set[str]:
         """Send what these names need; returns the names that were sent."""
         plan = self.plan(*names, force=force)
-        gone = shipping_store.pin(plan.references())
+        gone = store.pin(plan.references())
         if gone:
             self.shipping.lost(gone)
             plan = self.plan(*names, force=force)
@@ -53,7 +53,7 @@ class Notebook:
             with self._as_a_worker():
                 _, (_, sent), _ = call.load()
         if sent is not None:
-            shipping_store.receive(sent.number, sent.objects, sent.forgotten)
+            store.receive(sent.number, sent.objects, sent.forgotten)
             self.received |= sent.names
         return sent
 
@@ -79,8 +79,8 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     book = Notebook()
     monkeypatch.setitem(sys.modules, "__main__", book.main)
     yield book
-    shipping_store._kept.clear()
-    shipping_store._pinned.clear()
+    store._kept.clear()
+    store._pinned.clear()
 
 
 def test_a_name_is_sent_once_and_again_when_it_is_bound_anew(notebook: Notebook) -> None:
@@ -291,13 +291,13 @@ def test_objects_that_a_worker_has_let_go_are_sent_anew(notebook: Notebook) -> N
 def test_the_store_lets_go_of_what_the_kernel_has_let_go(notebook: Notebook) -> None:
     notebook.cell("def f(): pass")
     notebook.send("f")
-    kept = len(shipping_store._kept)
+    kept = len(store._kept)
     notebook.cell("def f(): return 1")
     notebook.send("f")
     notebook.cell("x = 1")
     gc.collect()
     notebook.send("x")
-    assert len(shipping_store._kept) == kept
+    assert len(store._kept) == kept
 
 
 def test_what_cannot_be_sent_is_told_with_the_way_to_it(notebook: Notebook) -> None:
@@ -309,7 +309,7 @@ def test_what_cannot_be_sent_is_told_with_the_way_to_it(notebook: Notebook) -> N
 
 
 def test_a_large_container_is_not_pickled_anew_at_each_look(notebook: Notebook) -> None:
-    from nbaccel.launch import shipping_graph
+    from nbaccel.launch.shipping import graph
 
     notebook.cell("data = ['text %d' % n for n in range(1_000_000)]")
     notebook.send("data")
@@ -320,7 +320,7 @@ def test_a_large_container_is_not_pickled_anew_at_each_look(notebook: Notebook) 
     notebook.cell("del data")
     notebook.plan("data")
     assert notebook.shipping._table.large == {}
-    assert shipping_graph.LARGE == 8 << 20
+    assert graph.LARGE == 8 << 20
 
 
 def test_shells_own_names_are_not_sent(notebook: Notebook) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
 
-from nbaccel.launch.shipping_names import CellNames, of_cell, of_code
+from nbaccel.launch.shipping.names import CellNames, of_cell, of_code
 
 NOT_OF_A_NOTEBOOK = {"get_ipython", *dir(builtins)}
 transform = TransformerManager().transform_cell

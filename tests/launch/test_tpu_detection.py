@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nbaccel.launch import resolve
 from nbaccel.launch.devices import discovery, tpu, tpu_types
 from nbaccel.launch.devices.discovery import Discovery
+from nbaccel.launch.request import resolve
 from tests.launch.fake_machine import cuda_machine, gpus
 from tests.launch.fake_tpu import V3, V4, V5E, V5P, V6E, V7X, FakeTpuHost, FakeTpuMachine
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from nbaccel import notebook_launcher
-from nbaccel.launch import payload
+from nbaccel.launch.payload import payload
 
 LOCK = "cannot pickle '_thread.lock' object"
 

@@ -19,9 +19,9 @@ import pytest
 from nbaccel import notebook_launcher
 from nbaccel.config import LaunchSpec
 from nbaccel.errors import LaunchError, LaunchTimeout, WorkerDied
-from nbaccel.launch import xla
 from nbaccel.launch.devices import discovery
 from nbaccel.launch.devices.discovery import Discovery
+from nbaccel.launch.group import xla
 from nbaccel.launch.session import Session
 from tests.launch.fake_tpu import PACKAGES, V3, V5E, FakeTpuHost, FakeTpuMachine
 

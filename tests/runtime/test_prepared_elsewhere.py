@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import nbaccel
 from nbaccel.accelerator import Accelerator
-from nbaccel.launch.standing_functions import unwrapped
+from nbaccel.launch.worker.standing_functions import unwrapped
 from nbaccel.runtime.plugins import DataLoaderConfiguration
 from nbaccel.state import AcceleratorState, GradientState, PartialState
 from tests.runtime.ranks import run_ranks

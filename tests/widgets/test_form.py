@@ -15,7 +15,7 @@ from nbaccel import config
 from nbaccel.config import SETTINGS
 from nbaccel.errors import ConfigError
 from nbaccel.launch import current
-from nbaccel.launch.resolve import resolve_spec
+from nbaccel.launch.request.resolve import resolve_spec
 from nbaccel.launch.session import Session
 from nbaccel.widgets.form import Form
 from nbaccel.widgets.form_view import MAIN

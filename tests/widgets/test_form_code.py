@@ -12,7 +12,7 @@ import pytest
 from nbaccel import config
 from nbaccel.config import SETTINGS, Resolved
 from nbaccel.launch.launcher import notebook_launcher
-from nbaccel.launch.resolve import settings_of
+from nbaccel.launch.request.resolve import settings_of
 from nbaccel.magics.options import parse_line
 from nbaccel.widgets.form_code import cell_line, configure_line, launcher_line
 

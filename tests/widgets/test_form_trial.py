@@ -78,7 +78,9 @@ def test_a_process_that_ends_without_a_word_is_told_of(
     new_form: NewForm,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(form_trial.child, "PROGRAM", "print('no such luck'); import os; os._exit(3)")
+    monkeypatch.setattr(
+        form_trial.child, "PROGRAM", "print('no such luck', flush=True); import os; os._exit(3)"
+    )
     form = new_form()
     form.test()
     assert form.wait_for_test(PATIENCE_S)

@@ -11,9 +11,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nbaccel.launch import screen
-from nbaccel.launch.progress_model import ENDED, FAILED, RUNNING, STOPPED, Picture, RankRow
-from nbaccel.launch.screen import Screen
+from nbaccel.launch.output import screen
+from nbaccel.launch.output.screen import Screen
+from nbaccel.launch.progress.model import ENDED, FAILED, RUNNING, STOPPED, Picture, RankRow
 from nbaccel.runtime.curves import Curve
 from nbaccel.widgets import panel, panel_curves, panel_html, panel_text
 

@@ -135,7 +135,7 @@ def test_a_short_quiet_run_shows_nothing(notebook):
 
 def test_a_run_that_only_trains_has_a_panel_after_a_while(notebook):
     notebook.run(
-        "from nbaccel.launch import progress\nbefore, progress.SHOW_AFTER = progress.SHOW_AFTER, 0.5"
+        "from nbaccel.launch.progress import progress\nbefore, progress.SHOW_AFTER = progress.SHOW_AFTER, 0.5"
     )
     try:
         result = launch(notebook, "40, 1, 0.05, False, False,")

@@ -20,8 +20,8 @@ import torch
 from nbaccel import notebook_launcher
 from nbaccel.config import LaunchSpec
 from nbaccel.errors import LaunchError
-from nbaccel.launch import xla
 from nbaccel.launch.devices import tpu_types
+from nbaccel.launch.group import xla
 from nbaccel.launch.session import Session
 from tests.launch.fake_tpu import V3, V4, V5E, V5P, V6E
 

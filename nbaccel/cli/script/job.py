@@ -25,7 +25,8 @@ from nbaccel.cli.script.meeting import MeetingPoint
 from nbaccel.cli.script.workers import Workers
 from nbaccel.config import LaunchSpec
 from nbaccel.errors import WorkerDied
-from nbaccel.launch import failures, process
+from nbaccel.launch import failures
+from nbaccel.launch.system import process
 
 OUT_OF_MEMORY_HINT = "SIGKILL is what the system sends when memory has run out"
 

@@ -16,7 +16,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 
 from nbaccel.config import LaunchSpec
-from nbaccel.launch.rendezvous import DEFAULT_MULTI_NODE_PORT, Rendezvous, open_rendezvous
+from nbaccel.launch.request.rendezvous import DEFAULT_MULTI_NODE_PORT, Rendezvous, open_rendezvous
 
 
 @dataclass(frozen=True)

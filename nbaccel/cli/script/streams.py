@@ -2,7 +2,7 @@
 
 A single process keeps this process's own standard output: bytes, terminals and pipes of a shell then work
 as without a launcher; only its errors are read along, for the summary. Several are read line by line and
-labelled by :class:`~nbaccel.launch.output.Router`.
+labelled by :class:`~nbaccel.launch.output.router.Router`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
-from nbaccel.launch.output import Router
+from nbaccel.launch.output.router import Router
 
 _CHUNK = 1 << 16
 _TAIL_SIZE = 8000

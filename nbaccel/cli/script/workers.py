@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Mapping
 
-from nbaccel.launch import process
+from nbaccel.launch.system import process
 
 _LOOK_S = 0.02
 _KILL_PATIENCE_S = 2.0

@@ -197,7 +197,7 @@ def worker_environ(
         ValueError: the variable that is set already can't be narrowed.
     """
     if device_type in ("cpu", "xla") or not chosen:
-        return {}  # what XLA's processes need differs from one to the next: nbaccel.launch.xla's
+        return {}  # what XLA's processes need differs from one to the next: nbaccel.launch.group.xla's
     source = os.environ if environ is None else environ
     found = _discovery.look(source)
     return visibility.narrowed(found.platform, source, chosen, found.count)

@@ -1,0 +1,1 @@
+"""Cells that run on the workers of a session."""

@@ -1,0 +1,1 @@
+"""Workers brought up together, and the ways to bring one up."""

@@ -1,0 +1,1 @@
+"""From the workers' pipes to the cell."""

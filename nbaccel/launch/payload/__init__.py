@@ -1,0 +1,1 @@
+"""What travels beside the messages: pickled objects, and their large buffers without copies."""

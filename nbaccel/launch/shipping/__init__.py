@@ -1,0 +1,1 @@
+"""Names of the kernel on their way to a session's workers."""

@@ -1,0 +1,1 @@
+"""What happens to a group at work: results, failures, interrupts, deadlines, hangs."""

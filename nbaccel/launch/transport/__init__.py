@@ -1,0 +1,1 @@
+"""How kernel, zygote and workers talk: framed messages over sockets."""

@@ -1,0 +1,1 @@
+"""Clean processes that workers are forked from, and what they have loaded beforehand."""

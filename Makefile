@@ -1,4 +1,4 @@
-# make demo | test | test-browser | test-xla | check | bench | clean. Needs Python 3.11 or newer, pip and make;
+# make demo | test | test-browser | test-xla | test-release | check | bench | clean. Needs Python 3.11 or newer, pip and make;
 # everything else goes into virtual environments of this checkout.
 #   PYTHON=python3.12     the interpreter to make the environment with
 #   JOBS=0                tests one after the other, in one process
@@ -15,12 +15,12 @@ VENV_XLA ?= $(VENV)-xla
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 
-.PHONY: demo test test-browser test-xla check format bench clean
+.PHONY: demo test test-browser test-xla test-release check format bench clean
 
 demo: $(VENV)/.installed-demo  ## train a small network from a notebook, in a real kernel
 	$(BIN)/python notebooks/run.py notebooks/quickstart.ipynb
 
-test: check  ## format, lint, types, then all tests but those in a browser
+test: check  ## what check does, then all tests but those in a browser
 	$(BIN)/python -m pytest --ignore=tests/browser -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 test-browser: $(VENV)/.installed-browser  ## what is seen in JupyterLab; needs Chromium (.ci/install-chromium)
@@ -29,10 +29,17 @@ test-browser: $(VENV)/.installed-browser  ## what is seen in JupyterLab; needs C
 test-xla: $(VENV_XLA)/.installed  ## what runs on TPUs, with the real torch_xla on its CPU client; needs gcc
 	$(VENV_XLA)/bin/python -m pytest tests/xla $(PYTEST_ARGS)
 
-check: $(VENV)/.installed-dev  ## format, lint and types only
+test-release: $(VENV)/.installed-release  ## build wheel and sdist, install them in an environment of their own
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) tests/release/check.py dist
+
+check: $(VENV)/.installed-dev  ## format, lint, types and the direction of imports only
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 
 format: $(VENV)/.installed-dev  ## rewrite what can be put right without a person
 	$(BIN)/ruff format .

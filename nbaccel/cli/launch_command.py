@@ -157,8 +157,8 @@ def _run(
 ) -> int:
     from nbaccel.cli.script import job
     from nbaccel.errors import WorkerDied
+    from nbaccel.launch import notices
     from nbaccel.launch.devices import worker_environ
-    from nbaccel.launch.output import notices
     from nbaccel.launch.request.resolve import describe
 
     environ = worker_settings(spec) | worker_environ(spec.device_type, spec.devices)

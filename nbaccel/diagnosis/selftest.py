@@ -136,8 +136,8 @@ def on_workers(function: Callable[[], Any], say: Callable[[list[Any]], str]) -> 
 
 def launch(function: Callable[[], Any], plan: Plan) -> list[Any]:
     """Run ``function`` on the workers that are configured; returns a value for each rank of this machine."""
+    from nbaccel.launch import notices
     from nbaccel.launch.launcher import notebook_launcher
-    from nbaccel.launch.output import notices
 
     spec, settings = plan.spec, plan.settings
     several: dict[str, Any] = {}

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from nbaccel.config import LaunchSpec, Resolved, UnsaidText, check_mixed_precision
-from nbaccel.launch.output import notices
+from nbaccel.launch import notices
 from nbaccel.launch.request.resolve import describe, settings_of, spec_of
 from nbaccel.launch.session import Session
 from nbaccel.launch.supervision.supervision import import_torch

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nbaccel.config import LaunchSpec, UnsaidInt, UnsaidText
+from nbaccel.launch import notices
 from nbaccel.launch.failures import hide_our_frames
 from nbaccel.launch.group import spawners, xla
 from nbaccel.launch.group.group import WorkerGroup
-from nbaccel.launch.output import notices
 from nbaccel.launch.output.router import Router
 from nbaccel.launch.payload import capture, payload
 from nbaccel.launch.payload.payload import Payload

@@ -17,10 +17,10 @@ from typing import Any
 
 from nbaccel.config import LaunchSpec
 from nbaccel.errors import LaunchError, WorkerDied
+from nbaccel.launch import notices
 from nbaccel.launch.failures import describe_ranks, hide_our_frames
 from nbaccel.launch.group import spawners, xla
 from nbaccel.launch.group.group import WorkerGroup
-from nbaccel.launch.output import notices
 from nbaccel.launch.output.idle import IdleOutput
 from nbaccel.launch.output.router import MODES, Router
 from nbaccel.launch.payload import payload

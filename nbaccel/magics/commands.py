@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from nbaccel.launch import notices
 from nbaccel.launch.current import current_session, stop_session
 from nbaccel.launch.failures import describe_ranks
-from nbaccel.launch.output import notices
 from nbaccel.launch.request.resolve import describe
 from nbaccel.launch.session import Session
 from nbaccel.magics.help import COMMANDS, line_help

@@ -6,8 +6,8 @@ import re
 import weakref
 from typing import Any
 
+from nbaccel.launch import notices
 from nbaccel.launch.current import current_session
-from nbaccel.launch.output import notices
 from nbaccel.magics.runner import Runner
 
 _UNDEFINED = re.compile(r"name '(\w+)' is not defined")

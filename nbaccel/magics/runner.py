@@ -19,11 +19,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nbaccel.launch import notices
 from nbaccel.launch.cells import cells
 from nbaccel.launch.cells.cells import CellTask
 from nbaccel.launch.cells.results import CellReport
 from nbaccel.launch.failures import describe_ranks
-from nbaccel.launch.output import notices
 from nbaccel.launch.payload import payload
 from nbaccel.launch.progress.progress import mode_of
 from nbaccel.launch.session import Session

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbaccel import config
 from nbaccel.config import SETTINGS
-from nbaccel.launch.output import notices
+from nbaccel.launch import notices
 from nbaccel.widgets import form_text
 from nbaccel.widgets.form_choice import Choice
 

@@ -103,7 +103,7 @@ assert n == 1
 
 
 def test_B037_only_names_in_use_are_sent(cell):
-    cell("big = torch.zeros(5_000_000)\nfrom nbaccel.launch import payload")
+    cell("big = torch.zeros(5_000_000)\nfrom nbaccel.launch.payload import payload")
     cell("def small():\n    return 1\ndef large():\n    return big.sum().item()")
     cell(
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +74,43 @@ def test_B061_the_timeout_that_was_given_is_in_force(limit_s: int, outcome: str)
         return "passed"
 
     assert run_ranks(on_rank, 2)[0] == outcome
+
+
+@pytest.mark.parametrize("where", ["wait_for_everyone", "main_process_first"])
+def test_B062_who_is_missing_after_the_timeout_is_named(where: str, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+
+    def on_rank() -> str:
+        accelerator = Accelerator(cpu=True)
+        late = 1 if where == "wait_for_everyone" else 0
+        if accelerator.process_index == late:
+            while not told.exists():
+                time.sleep(0.01)
+            accelerator.wait_for_everyone(timeout=30)  # the other has called it: this one may pass
+            text = "passed"
+        else:
+            with pytest.raises(TimeoutError) as caught:
+                if where == "wait_for_everyone":
+                    accelerator.wait_for_everyone(timeout=0.5)
+                else:
+                    with accelerator.main_process_first(timeout=timedelta(seconds=0.5)):
+                        raise AssertionError("rank 0 wasn't there")
+            text = str(caught.value)
+            told.touch()
+        accelerator.wait_for_everyone(timeout=30)
+        accelerator.wait_for_everyone()
+        return text
+
+    texts = run_ranks(on_rank, 2)
+    late = texts.index("passed")
+    assert texts[1 - late].startswith(f"wait_for_everyone: rank {late} did not call it within 0.5 s.")
+    assert late == (1 if where == "wait_for_everyone" else 0)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), True, "5", timedelta(0)])
+def test_a_timeout_that_is_none_is_refused_on_any_number_of_ranks(timeout: Any) -> None:
+    with pytest.raises(ValueError, match=r"timeout=.*: pass a positive number of seconds, or None"):
+        Accelerator(cpu=True).wait_for_everyone(timeout=timeout)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

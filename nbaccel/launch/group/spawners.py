@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from nbaccel.errors import LaunchError
-from nbaccel.launch.output import notices
+from nbaccel.launch import notices
 from nbaccel.launch.output.byte_sources import ByteSource, PipeSource
 from nbaccel.launch.system import process
 from nbaccel.launch.transport.channel import Channel

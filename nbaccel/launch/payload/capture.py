@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nbaccel.config import LaunchSpec
-from nbaccel.launch import quantities
-from nbaccel.launch.output import notices
+from nbaccel.launch import notices, quantities
 from nbaccel.launch.payload import memory, unpicklable
 from nbaccel.launch.payload.payload import Payload
 from nbaccel.launch.payload.pickling import CallPickler

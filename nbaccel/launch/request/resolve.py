@@ -10,10 +10,9 @@ from collections.abc import Mapping
 
 from nbaccel import config
 from nbaccel.config import LaunchSpec, Resolved, UnsaidInt
-from nbaccel.launch import devices
+from nbaccel.launch import devices, notices
 from nbaccel.launch.devices import Accelerators
 from nbaccel.launch.failures import describe_ranks
-from nbaccel.launch.output import notices
 from nbaccel.launch.request import arguments, values
 
 _CPU = Accelerators("cpu", "cpu")

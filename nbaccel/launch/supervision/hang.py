@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import time
 
+from nbaccel.launch import notices
 from nbaccel.launch.failures import describe_ranks
 from nbaccel.launch.group.group import WorkerGroup
-from nbaccel.launch.output import notices
 from nbaccel.launch.traces.whereabouts import Whereabouts, describe_place
 
 LOOK_EVERY = 2.5

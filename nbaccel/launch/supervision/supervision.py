@@ -20,10 +20,9 @@ from types import FrameType
 from typing import Any, NoReturn, Self
 
 from nbaccel.errors import LaunchTimeout, WorkerDied
-from nbaccel.launch import failures
+from nbaccel.launch import failures, notices
 from nbaccel.launch.group.group import WorkerGroup
 from nbaccel.launch.group.member import Member
-from nbaccel.launch.output import notices
 from nbaccel.launch.output.router import Router
 from nbaccel.launch.supervision.hang import HangWatch
 from nbaccel.launch.system import process

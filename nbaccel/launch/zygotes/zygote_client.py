@@ -26,7 +26,7 @@ from collections.abc import Collection, Sequence
 from typing import IO
 
 from nbaccel.errors import LaunchError
-from nbaccel.launch.output import notices
+from nbaccel.launch import notices
 from nbaccel.launch.system import process
 from nbaccel.launch.transport.channel import Channel, ChannelClosed
 from nbaccel.launch.zygotes import libraries

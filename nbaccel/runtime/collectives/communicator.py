@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -33,6 +34,18 @@ class Communicator(ABC):
     @abstractmethod
     def barrier(self) -> None:
         """Return when every rank has called it."""
+
+    def bounded_barrier(self, operation: str, timeout: timedelta) -> None:
+        """As :meth:`barrier`, but for ``timeout`` at most, where there is a way to know who is missing.
+
+        Args:
+            operation: what the caller called, for the message.
+            timeout: how long to wait for the others.
+
+        Raises:
+            TimeoutError: names the ranks that didn't come.
+        """
+        self.barrier()
 
     @abstractmethod
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:

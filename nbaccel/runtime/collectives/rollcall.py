@@ -13,11 +13,26 @@ from torch.distributed import distributed_c10d
 
 from nbaccel.runtime.process_group import current_timeout, is_initialized
 
-_calls = 0
-
 
 class MissingRanksError(TimeoutError):
     """Not all ranks came to a collective in time."""
+
+
+def checked_timeout(timeout: float | timedelta | None) -> timedelta | None:
+    """A timeout as a caller passes it, in seconds or as it is.
+
+    Raises:
+        ValueError: it isn't a positive, finite number of seconds.
+    """
+    if timeout is None:
+        return None
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not number or not 0 < seconds < timedelta.max.total_seconds():
+        raise ValueError(
+            f"timeout={timeout!r}: pass a positive number of seconds, or None for the process group's limit"
+        )
+    return timedelta(seconds=seconds)
 
 
 def roll_call(operation: str, timeout: timedelta | None = None) -> None:
@@ -30,13 +45,14 @@ def roll_call(operation: str, timeout: timedelta | None = None) -> None:
     Raises:
         MissingRanksError: after the timeout; names the ranks that didn't call.
     """
-    global _calls
     if not is_initialized():
         return
-    _calls += 1
     store = distributed_c10d._get_default_store()
     rank, world = dist.get_rank(), dist.get_world_size()
-    keys = [f"nbaccel/rollcall/{_calls}/{other}" for other in range(world)]
+    # Counted in the store and not here: ranks that were interrupted at different calls begin anew with a
+    # new group, and its store.
+    calls = store.add(f"nbaccel/rollcall/calls/{rank}", 1)
+    keys = [f"nbaccel/rollcall/{calls}/{other}" for other in range(world)]
     store.set(keys[rank], operation)
     wait = timeout or current_timeout()
     until = time.monotonic() + wait.total_seconds()
@@ -51,7 +67,8 @@ def roll_call(operation: str, timeout: timedelta | None = None) -> None:
             plural = "s" if len(missing) > 1 else ""
             raise MissingRanksError(
                 f"{operation}: rank{plural} {', '.join(map(str, missing))} did not call it within "
-                f"{wait.total_seconds():g} s. It needs all ranks: call it outside of `if is_main_process`"
+                f"{wait.total_seconds():g} s. It needs all ranks: call it outside of `if is_main_process`, "
+                "or give those that work longer a longer timeout"
             ) from error
     # The call before the last one is behind every rank.
-    store.delete_key(f"nbaccel/rollcall/{_calls - 2}/{rank}")
+    store.delete_key(f"nbaccel/rollcall/{calls - 2}/{rank}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -52,6 +53,9 @@ class TorchCommunicator(Communicator):
             dist.barrier()
         else:
             dist.barrier(device_ids=[self.device.index])
+
+    def bounded_barrier(self, operation: str, timeout: timedelta) -> None:
+        roll_call(operation, timeout)
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         source = _dense(tensor)

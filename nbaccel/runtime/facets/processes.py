@@ -6,12 +6,14 @@ import builtins
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 
 from nbaccel.runtime.choices import DistributedType
 from nbaccel.runtime.collectives.agreement import agree_on_call
+from nbaccel.runtime.collectives.rollcall import checked_timeout
 from nbaccel.runtime.data.split import split_evenly
 from nbaccel.runtime.runtime import Runtime
 
@@ -69,15 +71,27 @@ class ProcessFacet:
         """What kind of processes train together; ``NO`` for a single one."""
         return self._runtime.distributed_type
 
-    def wait_for_everyone(self) -> None:
+    def wait_for_everyone(self, timeout: float | timedelta | None = None) -> None:
         """Return when every process has called it.
 
+        Args:
+            timeout: seconds to wait for the others, the same on all processes; None waits as long as the
+                process group does. On XLA devices there is no limit.
+
         Raises:
-            CollectiveMismatchError: another process is in a different collective.
+            CollectiveMismatchError: another process is in a different collective. Not with a timeout: a
+                process that is elsewhere is one that doesn't come.
+            TimeoutError: names the ranks that didn't call it in time.
+            ValueError: ``timeout`` isn't a positive number.
         """
         self._refuse_after_end("wait_for_everyone")
-        if self.num_processes > 1:
+        limit = checked_timeout(timeout)
+        if self.num_processes == 1:
+            return
+        if limit is None:
             agree_on_call(self._runtime.communicator, "wait_for_everyone")
+        else:
+            self._runtime.communicator.bounded_barrier("wait_for_everyone", limit)
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print once on each node."""
@@ -85,25 +99,34 @@ class ProcessFacet:
             builtins.print(*args, **kwargs)  # noqa: T201
 
     @contextmanager
-    def main_process_first(self) -> Iterator[None]:
-        """Rank 0 runs the block before the others do."""
-        with self._first(self.is_main_process):
+    def main_process_first(self, timeout: float | timedelta | None = None) -> Iterator[None]:
+        """Rank 0 runs the block before the others do.
+
+        Args:
+            timeout: how long the others wait for it, as for :meth:`wait_for_everyone`.
+        """
+        with self._first(self.is_main_process, timeout):
             yield
 
     @contextmanager
-    def local_main_process_first(self) -> Iterator[None]:
-        """The first process of each node runs the block before the node's others do."""
-        with self._first(self.is_local_main_process):
+    def local_main_process_first(self, timeout: float | timedelta | None = None) -> Iterator[None]:
+        """The first process of each node runs the block before the node's others do.
+
+        Args:
+            timeout: how long the others wait for it, as for :meth:`wait_for_everyone`.
+        """
+        with self._first(self.is_local_main_process, timeout):
             yield
 
     @contextmanager
-    def _first(self, goes_first: bool) -> Iterator[None]:
+    def _first(self, goes_first: bool, timeout: float | timedelta | None) -> Iterator[None]:
+        checked_timeout(timeout)
         if not goes_first:
-            self.wait_for_everyone()
+            self.wait_for_everyone(timeout)
         # Not in a finally: when the first one fails, the others are stopped by the launcher.
         yield
         if goes_first:
-            self.wait_for_everyone()
+            self.wait_for_everyone(timeout)
 
     @contextmanager
     def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:

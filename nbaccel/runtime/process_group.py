@@ -28,6 +28,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import distributed_c10d
 
+from nbaccel.runtime.collectives.served import served_device_types
 from nbaccel.runtime.environment import MASTER_ADDR, MASTER_PORT, ProcessEnvironment
 from nbaccel.runtime.recovery import common_prefix
 
@@ -197,11 +198,6 @@ def _check_fits(env: ProcessEnvironment, device_type: str) -> None:
             f"the default process group serves {', '.join(sorted(served))}, not {device_type}; end it "
             "(nbaccel.reset()) before asking for another device"
         )
-
-
-def served_device_types() -> set[str]:
-    """Device types that the default group has a backend for."""
-    return {pair.partition(":")[0] for pair in dist.get_backend_config().split(",")}
 
 
 def _rendezvous_store(env: ProcessEnvironment, timeout: timedelta) -> TCPStore:

@@ -13,6 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 import torch.distributed as dist
 
+from nbaccel.runtime.collectives.objects import all_gather_object, broadcast_object
+
 T = TypeVar("T")
 
 
@@ -42,10 +44,9 @@ def align() -> None:
     alive = [(ref, found) for ref in _tracked if (found := ref()) is not None]
     _tracked[:] = [ref for ref, _ in alive]
     for replicated in common_prefix([found for _, found in alive], [_key(found) for _, found in alive]):
-        state = [replicated.state_dict() if dist.get_rank() == 0 else None]
-        dist.broadcast_object_list(state, src=0)
-        if dist.get_rank() != 0 and state[0] is not None:
-            replicated.load_state_dict(state[0])
+        state = broadcast_object(replicated.state_dict() if dist.get_rank() == 0 else None, 0)
+        if dist.get_rank() != 0:
+            replicated.load_state_dict(state)
         replicated.forget_window()
 
 
@@ -61,8 +62,7 @@ def common_prefix(objects: Sequence[T], keys: Sequence[str]) -> list[T]:
     """
     if dist.get_world_size() == 1:
         return list(objects)
-    everybody: list[list[str]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(everybody, list(keys))
+    everybody = all_gather_object(list(keys))
     shared = 0
     while all(len(one) > shared for one in everybody) and len({one[shared] for one in everybody}) == 1:
         shared += 1

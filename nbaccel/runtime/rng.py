@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -54,7 +55,8 @@ def set_host_state(state: dict[str, Any]) -> None:
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     torch.set_rng_state(state["torch"])
-    if "numpy" in state:
+    # Where numpy isn't installed, nothing draws from it.
+    if "numpy" in state and find_spec("numpy") is not None:
         import numpy as np
 
         kind, keys, position, has_gauss, cached = state["numpy"]

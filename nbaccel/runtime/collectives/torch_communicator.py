@@ -14,9 +14,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from nbaccel.runtime.collectives import objects
 from nbaccel.runtime.collectives.communicator import Communicator
 from nbaccel.runtime.collectives.rollcall import roll_call
-from nbaccel.runtime.process_group import served_device_types
+from nbaccel.runtime.collectives.served import served_device_types
 
 # Types that every backend can add up. Others take a detour through one that holds all their values.
 _SUMMABLE = frozenset({torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.int8})
@@ -101,14 +102,10 @@ class TorchCommunicator(Communicator):
         dist.scatter(buffer, pieces, src=source)
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value)
-        return values
+        return objects.all_gather_object(value)
 
     def broadcast_object(self, value: Any, source: int) -> Any:
-        box = [value]
-        dist.broadcast_object_list(box, src=source)
-        return box[0]
+        return objects.broadcast_object(value, source)
 
     def _travel_device(self, tensor: torch.Tensor) -> torch.device:
         """Where the bytes of ``tensor`` must lie for the group to carry them."""

@@ -10,13 +10,13 @@ XLA device can add and gather, in lengths that are powers of two: each length is
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from nbaccel.runtime.collectives.communicator import Communicator
+from nbaccel.runtime.collectives.objects import packed_object, unpacked_object
 from nbaccel.runtime.devices.xla_graphs import cut
 
 _FEWEST_LANES = 32
@@ -116,21 +116,18 @@ class XlaCommunicator(Communicator):
         buffer.copy_(_from_lanes(arrived.cpu().view(-1), buffer))
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        packed = _packed(value)
+        packed = packed_object(value)
         sizes = self._gather_host(torch.tensor([packed.numel()], dtype=torch.int64)).view(-1).tolist()
         sent = _to_lanes(packed, _lanes_for(max(sizes))).to(self.device)
         rows = self._gathered(sent.unsqueeze(0)).cpu()
-        return [
-            pickle.loads(bytes(row.view(torch.uint8)[:size].numpy()))
-            for row, size in zip(rows, sizes, strict=True)
-        ]
+        return [unpacked_object(row.view(torch.uint8)[:size]) for row, size in zip(rows, sizes, strict=True)]
 
     def broadcast_object(self, value: Any, source: int) -> Any:
-        packed = _packed(value if self.rank == source else None)
+        packed = packed_object(value if self.rank == source else None)
         size = torch.tensor([packed.numel()], dtype=torch.int64)
         self.broadcast(size, source)
         lanes = self._send_lanes(_to_lanes(packed, _lanes_for(int(size))), source)
-        return pickle.loads(bytes(lanes.view(torch.uint8)[: int(size)].numpy()))
+        return unpacked_object(lanes.view(torch.uint8)[: int(size)])
 
     def leading(self, blocks: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         # On the host: cutting pieces out on the device would compile a graph for each length.
@@ -160,10 +157,6 @@ class XlaCommunicator(Communicator):
         arrived: torch.Tensor = xm.all_reduce(xm.REDUCE_SUM, sent)
         cut()
         return arrived.cpu()
-
-
-def _packed(value: Any) -> torch.Tensor:
-    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -51,6 +51,15 @@ def end(router, ranks):
     router.close()
 
 
+def test_gloos_report_that_all_is_well_is_left_out(shown):
+    router = Router("all", range(2))
+    report = "[Gloo] Rank {} is connected to {} peer ranks. Expected number of connected peer ranks is : 1\n"
+    router.feed(0, False, b"one\n" + report.format(0, 1).encode() + b"two\n")
+    router.feed(1, False, report.format(1, 0).encode())
+    end(router, range(2))
+    assert shown.getvalue() == "[rank 0] one\n[rank 0] two\n[rank 1] " + report.format(1, 0)
+
+
 def test_lines_carry_their_rank_and_come_whole(shown):
     router = Router("all", range(2))
     router.feed(0, False, b"one\nha")

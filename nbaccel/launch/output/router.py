@@ -27,6 +27,7 @@ from nbaccel.launch.failures import annotate
 from nbaccel.launch.output import lines as line_reading
 from nbaccel.launch.output import marks
 from nbaccel.launch.output.logs import RankLogs
+from nbaccel.launch.output.noise import without_noise
 from nbaccel.launch.output.rank_feed import RankFeed
 from nbaccel.launch.output.screen import Screen, is_interactive
 from nbaccel.launch.transport.messages import Display
@@ -253,7 +254,7 @@ class Router:
     def _text(self, rank: int, is_err: bool, data: bytes) -> None:
         if self._logs:
             self._logs.write(rank, data)
-        self._streams[rank, is_err].feed(data)
+        self._streams[rank, is_err].feed(without_noise(data))
 
     def _display(self, rank: int, display: Display) -> None:
         if not self.is_shown(rank):

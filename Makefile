@@ -1,21 +1,23 @@
-# make demo | test | test-browser | test-xla | test-release | check | bench | clean. Needs Python 3.11 or newer, pip and make;
+# make demo | test | test-browser | test-xla | test-release | check | docs | bench | clean. Needs Python 3.11 or newer, pip and make;
 # everything else goes into virtual environments of this checkout.
 #   PYTHON=python3.12     the interpreter to make the environment with
 #   JOBS=0                tests one after the other, in one process
 #   CONSTRAINTS=          install the newest versions instead of the tested ones
+#   XLA=2.8               test-xla with the torch_xla of Kaggle's images instead of Colab's
 
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 # Most tests wait for processes of theirs, so that more run side by side than there are cores.
 JOBS ?= 3
-# torch_xla works with one release of torch only, so it has an environment of its own.
-VENV_XLA ?= $(VENV)-xla
+# Each torch_xla (2.9 or 2.8) works with one release of torch only, so it has an environment of its own.
+XLA ?= 2.9
+VENV_XLA ?= $(VENV)-xla$(XLA:2.9=)
 
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 
-.PHONY: demo test test-browser test-xla test-release check format bench clean
+.PHONY: demo test test-browser test-xla test-release check format docs bench clean
 
 demo: $(VENV)/.installed-demo  ## train a small network from a notebook, in a real kernel
 	$(BIN)/python notebooks/run.py notebooks/quickstart.ipynb
@@ -45,11 +47,15 @@ format: $(VENV)/.installed-dev  ## rewrite what can be put right without a perso
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/.installed-docs  ## build the documentation site into build/site; a link that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html, or serve it: $(BIN)/mkdocs serve"
+
 bench: $(VENV)/.installed-bench  ## launch times, side by side with the incumbent
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean:  ## remove the environment, executed notebooks and caches
-	rm -rf $(VENV) $(VENV_XLA) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-xla $(VENV)-xla2.8 build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find nbaccel tests benchmarks notebooks -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.installed-%: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
@@ -58,9 +64,9 @@ $(VENV)/.installed-%: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@touch $@
 
 $(VENV_XLA)/.installed: tests/xla/install.sh tests/xla/cuda_stubs.py $(CONSTRAINTS)
-	@echo "installing torch_xla into $(VENV_XLA) (a minute or two)"
+	@echo "installing torch_xla $(XLA) into $(VENV_XLA) (a minute or two)"
 	rm -rf $(VENV_XLA)
-	PYTHON=$(PYTHON) tests/xla/install.sh $(VENV_XLA) $(CONSTRAINTS)
+	PYTHON=$(PYTHON) tests/xla/install.sh $(VENV_XLA) $(XLA) $(CONSTRAINTS)
 	@touch $@
 
 $(BIN)/python:

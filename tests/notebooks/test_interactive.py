@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from tests.kernel import ROOT
@@ -27,12 +26,3 @@ def test_it_runs_from_top_to_bottom(num_processes: int, tmp_path: Path) -> None:
     assert "as expected: train_epoch()" in stdout
     assert stdout.count("epoch 6: ") == 1
     assert "nbaccel: the workers have ended" in stdout
-
-
-def test_it_is_kept_without_outputs() -> None:
-    notebook = nbformat.read(INTERACTIVE, as_version=4)
-    nbformat.validate(notebook)
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            assert cell.outputs == []
-            assert cell.execution_count is None

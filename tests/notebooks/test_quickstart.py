@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import nbformat
 import pytest
 
 from tests.kernel import ROOT
@@ -24,12 +23,3 @@ def test_it_runs_from_top_to_bottom(num_processes: int, tmp_path) -> None:
     assert f"nbaccel: {num_processes} process" in stdout
     assert "360 held-out images" in stdout
     assert stdout.count("epoch 10 ") == 1  # the main rank's line, once
-
-
-def test_it_is_kept_without_outputs() -> None:
-    notebook = nbformat.read(QUICKSTART, as_version=4)
-    nbformat.validate(notebook)
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            assert cell.outputs == []
-            assert cell.execution_count is None

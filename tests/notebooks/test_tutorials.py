@@ -1,0 +1,67 @@
+"""Each tutorial runs from top to bottom; its cells assert what they claim, and tests here what is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.kernel import ROOT
+from tests.notebooks.test_run import run
+
+NOTEBOOKS = ROOT / "notebooks"
+ALL = sorted(path.name for path in NOTEBOOKS.glob("*.ipynb"))
+TUTORIALS = [name for name in ALL if name != "tpu_check.ipynb"]
+PAGE = ROOT / "docs" / "tutorials.md"
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def execute(name: str, tmp_path: Path, *parameters: str) -> tuple[str, str]:
+    """Run a copy of the notebook; returns what its cells printed on both streams, and error outputs."""
+    copy = tmp_path / f"{name}-test.ipynb"
+    copy.write_bytes((NOTEBOOKS / f"{name}.ipynb").read_bytes())
+    status, stdout, stderr = run(copy, *parameters)
+    executed = ROOT / "build" / "notebooks" / copy.name
+    errors = ""
+    if executed.exists():
+        outputs = [output for cell in nbformat.read(executed, 4).cells for output in cell.get("outputs", [])]
+        errors = "\n".join("\n".join(o.traceback) for o in outputs if o.output_type == "error")
+    for file in executed.parent.glob(f"{copy.stem}*"):
+        file.unlink()
+    assert status == 0, f"{stdout}\n{stderr}"
+    return stdout, errors
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_it_is_kept_without_outputs(name: str) -> None:
+    notebook = nbformat.read(NOTEBOOKS / name, as_version=4)
+    nbformat.validate(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_it_says_first_what_it_shows_and_last_what_to_try(name: str) -> None:
+    cells = nbformat.read(NOTEBOOKS / name, as_version=4).cells
+    assert cells[0].cell_type == "markdown"
+    assert cells[0].source.startswith("# ")
+    assert cells[-1].cell_type == "markdown"
+    assert cells[-1].source.startswith("## Try next\n\n- ")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_page_of_tutorials_lists_it(name: str) -> None:
+    assert f"(../notebooks/{name})" in PAGE.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_checkpoints_and_resume(num_processes: int, tmp_path: Path) -> None:
+    stdout, _ = execute("checkpoints_and_resume", tmp_path, f"NUM_PROCESSES={num_processes}")
+    assert f"rank {num_processes - 1}: the machine is gone after step 47" in stdout
+    assert stdout.count("going on after step 40") == 2  # the main rank's line, once a resumed run
+    assert "0 of 112 losses differ" in stdout

@@ -1,4 +1,4 @@
-"""What the training loop of this process is at, for whoever watches: counters that cost next to nothing.
+"""What the training loop of a rank is at, for whoever watches: counters that cost next to nothing.
 
 ::
 
@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbaccel.runtime.curves import Curve, CurveData
-from nbaccel.runtime.steps import clock
+from nbaccel.runtime.rank_local import RankLocal
+from nbaccel.runtime.steps import StepClock, clock
 
 MAX_CURVES = 64
 """Names that get a curve; values of further names are counted only."""
@@ -80,21 +81,27 @@ class Standing:
 
 
 class Gauges:
-    """Those of this process: written by the thread that trains, read by another."""
+    """Those of one rank: written by the thread that trains, read by another."""
 
-    def __init__(self) -> None:
+    def __init__(self, own_clock: StepClock | None = None) -> None:
+        """Nothing is watched yet.
+
+        Args:
+            own_clock: the rank's; that of the calling thread's rank by default.
+        """
+        self._clock = clock() if own_clock is None else own_clock
         self.watching = False
         """Whether anybody looks."""
         self.begun = 0
         """Tasks that have begun so far; the number of the present one."""
         self.loops: list[weakref.ref[Any]] = []
-        """Those that run in the main thread, outermost first; :mod:`nbaccel.runtime.data.loops` keeps it."""
+        """Those that run in the thread that trains, outermost first; :mod:`nbaccel.runtime.data.loops` keeps
+        it."""
         self._numbers = itertools.count(1)
-        self._tasks = 0
         self._forget()
 
     def _forget(self) -> None:
-        self._steps_before = clock.count
+        self._steps_before = self._clock.count
         self._last: Pass | None = None
         self._batches_before: dict[int, int] = {}
         self._first_epoch: int | None = None
@@ -102,37 +109,34 @@ class Gauges:
         self._total_steps: int | None = None
         self._curves: dict[str, Curve] = {}
         self._further: set[str] = set()
-        self._reported: dict[tuple[int, str], int] = {}
+        self._reported: dict[str, int] = {}
         self._waiting: dict[str, tuple[float | None, Any]] = {}
         self._fetched_at: dict[str, float] = {}
 
     # --- by whoever watches -------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A task begins that somebody watches. Ranks that are threads of one process share the gauges."""
-        if not self._tasks:
-            self._forget()
-            self.begun += 1
-        self._tasks += 1
+        """A task begins that somebody watches."""
+        self._forget()
+        self.begun += 1
         self.watching = True
 
     def end(self) -> None:
-        """It is over, for one of those that began it."""
-        self._tasks = max(0, self._tasks - 1)
-        self.watching = self._tasks > 0
+        """It is over."""
+        self.watching = False
 
-    def look(self, reader: int = 0) -> Standing:
-        """What the loop is at. Curves that haven't changed since this reader's last look are left out."""
+    def look(self) -> Standing:
+        """What the loop is at. Curves that haven't changed since the last look are left out."""
         loops = [loop for ref in list(self.loops) if (loop := ref()) is not None]
         changed = []
         for name, curve in list(self._curves.items()):
             count = curve.count
-            if self._reported.get((reader, name)) != count:
-                self._reported[reader, name] = count
+            if self._reported.get(name) != count:
+                self._reported[name] = count
                 changed.append(curve.data())
         return Standing(
             when=time.monotonic(),
-            steps=clock.count - self._steps_before,
+            steps=self._clock.count - self._steps_before,
             passes=tuple(self._pass_of(loop) for loop in loops),
             last=self._last,
             first_epoch=self._first_epoch,
@@ -144,7 +148,7 @@ class Gauges:
 
     def has_news(self) -> bool:
         """Whether the task has logged, trained or iterated at all."""
-        return bool(self._curves or self._last or self.loops or clock.count != self._steps_before)
+        return bool(self._curves or self._last or self.loops or self._clock.count != self._steps_before)
 
     # --- by the training loop -----------------------------------------------------------------
 
@@ -216,7 +220,7 @@ class Gauges:
             epoch=loop.epoch - loop.first_epoch,
             done=done,
             length=loop.length,
-            steps=clock.count - loop.steps_before,
+            steps=self._clock.count - loop.steps_before,
             total=self._batches_before.get(loader, 0) + done,
         )
 
@@ -235,5 +239,14 @@ def _is_number(value: Any) -> bool:
     return hasattr(value, "item") or isinstance(value, numbers.Real)
 
 
-gauges = Gauges()
-"""Those of this process."""
+_gauges = RankLocal(Gauges)
+
+
+def gauges() -> Gauges:
+    """Those of the rank which the calling thread belongs to."""
+    return _gauges.get()
+
+
+def use_gauges(own: Gauges) -> None:
+    """Let ``own`` be the gauges of the calling thread's rank."""
+    _gauges.set(own)

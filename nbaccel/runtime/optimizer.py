@@ -128,7 +128,7 @@ class AcceleratedOptimizer(Optimizer):
         if self.scaler is not None:
             self._skipped = not self.scaler.step(self.optimizer, closure)
             self.steps_taken += not self._skipped
-            clock.advance()
+            clock().advance()
             return None
         self.steps_taken += 1
         if closure is None:
@@ -137,7 +137,7 @@ class AcceleratedOptimizer(Optimizer):
         else:
             value = self.optimizer.step(self._completing(closure))
         self.strategy.step_taken()
-        clock.advance()
+        clock().advance()
         return value
 
     def _completing(self, closure: Callable[[], Any]) -> Callable[[], Any]:

@@ -8,9 +8,11 @@ raises ``KeyboardInterrupt`` right after that step.
 
 from __future__ import annotations
 
+from nbaccel.runtime.rank_local import RankLocal
+
 
 class StepClock:
-    """Steps of this process. Reading and setting are single operations, safe between threads."""
+    """Steps of a rank. Reading and setting are single operations, safe between threads."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -37,5 +39,14 @@ class StepClock:
         self._stop_at = None
 
 
-clock = StepClock()
-"""The clock of this process."""
+_clocks = RankLocal(StepClock)
+
+
+def clock() -> StepClock:
+    """That of the rank which the calling thread belongs to."""
+    return _clocks.get()
+
+
+def use_clock(own: StepClock) -> None:
+    """Let ``own`` be the clock of the calling thread's rank."""
+    _clocks.set(own)

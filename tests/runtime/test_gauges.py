@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import threading
 
 import pytest
 import torch
@@ -172,16 +173,45 @@ def test_a_new_task_begins_with_nothing():
     assert (standing.curves, standing.epochs, standing.steps) == ((), None, 0)
 
 
-def test_ranks_that_share_a_process_share_the_gauges_until_the_last_is_done():
-    gauges = Gauges()
-    gauges.begin()
-    gauges.note({"a": 1.0}, 1)
-    gauges.begin()
-    gauges.end()
-    assert gauges.watching
-    assert gauges.has_news()
-    gauges.end()
-    assert not gauges.watching
+def test_ranks_that_are_threads_of_one_process_count_for_themselves():
+    from torch.utils.data import DataLoader
+
+    from nbaccel import Accelerator
+    from nbaccel.runtime.environment import ProcessEnvironment, take_place
+
+    seen = {}
+    process = gauges_module.gauges()
+
+    def rank(number):
+        take_place(ProcessEnvironment())
+        gauges = gauges_module.gauges()
+        gauges.begin()
+        model = torch.nn.Linear(1, 1)
+        accelerator = Accelerator(cpu=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(torch.ones(2 + number, 1))
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        looks = []
+        for batch in loader:
+            accelerator.backward(model(batch).sum())
+            optimizer.step()
+            accelerator.log({f"loss {number}": number}, step=1)
+            looks.append(gauges.look())
+        seen[number] = looks
+
+    # One after the other: what is asked is whose the counters are.
+    for number in range(2):
+        thread = threading.Thread(target=rank, args=(number,))
+        thread.start()
+        thread.join()
+    for number in range(2):
+        looks = seen[number]
+        assert [look.steps for look in looks] == list(range(1, 3 + number))
+        assert [(look.passes[0].done, look.passes[0].length) for look in looks] == [
+            (done, 2 + number) for done in range(1, 3 + number)
+        ]
+        assert [curve.name for curve in looks[-1].curves] == [f"loss {number}"]
+    assert not process.watching
 
 
 # --- where the loop is ------------------------------------------------------------------------------
@@ -191,7 +221,6 @@ def test_passes_are_told_while_they_run_and_when_they_are_over():
     from torch.utils.data import DataLoader
 
     from nbaccel import Accelerator
-    from nbaccel.runtime.gauges import gauges
 
     accelerator = Accelerator(cpu=True)
     model = torch.nn.Linear(1, 1)
@@ -199,6 +228,7 @@ def test_passes_are_told_while_they_run_and_when_they_are_over():
     train, test = (DataLoader(torch.ones(size, 1), batch_size=2) for size in (8, 4))
     model, optimizer, train, test = accelerator.prepare(model, optimizer, train, test)
     accelerator.expect(epochs=2)
+    gauges = gauges_module.gauges()
     gauges.begin()
     accelerator.expect(epochs=2)
     seen = []
@@ -228,7 +258,6 @@ def test_epochs_count_from_the_start_of_the_task_or_from_what_it_has_set():
     from torch.utils.data import DataLoader
 
     from nbaccel import Accelerator
-    from nbaccel.runtime.gauges import gauges
 
     def epochs_of_a_task(passes, before=None):
         gauges.begin()
@@ -244,6 +273,7 @@ def test_epochs_count_from_the_start_of_the_task_or_from_what_it_has_set():
         loader = Accelerator(cpu=True).prepare(DataLoader(torch.ones(2, 1), batch_size=2))
 
     loader = None
+    gauges = gauges_module.gauges()
     assert epochs_of_a_task(2, prepare) == [0, 1]
     assert epochs_of_a_task(3) == [0, 1, 2]
     list(loader)  # in a task that nobody watches

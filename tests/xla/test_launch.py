@@ -22,6 +22,7 @@ from nbaccel.config import LaunchSpec
 from nbaccel.errors import LaunchError
 from nbaccel.launch.devices import tpu_types
 from nbaccel.launch.group import xla
+from nbaccel.launch.progress import progress
 from nbaccel.launch.session import Session
 from tests.launch.fake_tpu import V3, V4, V5E, V5P, V6E
 
@@ -141,6 +142,52 @@ def test_a_training_loop_gives_what_it_gives_on_two_processes_of_the_cpu(devices
     assert [value[:3] for value in on_xla] == [("DistributedType.XLA", "xla", 2)] * 2
     for (*_, ours), (*_, theirs) in zip(on_xla, on_cpu, strict=True):
         torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs), rtol=1e-5, atol=1e-6)
+
+
+class Pictures:
+    """In place of the panel: what it would show."""
+
+    def __init__(self) -> None:
+        self.last = None
+
+    def make_view(self, *_: object) -> Pictures:
+        return self
+
+    def update(self, picture) -> None:
+        self.last = picture
+
+    end = update
+
+
+def test_the_panel_counts_each_rank_of_a_process_by_itself(devices, monkeypatch):
+    devices(2)
+    pictures = Pictures()
+    monkeypatch.setitem(sys.modules, "pictures", pictures)
+    monkeypatch.setattr(progress, "VIEWS", "pictures")
+
+    def train():
+        _make_reliable()
+        from torch.utils.data import DataLoader
+
+        from nbaccel import Accelerator
+
+        accelerator = Accelerator()
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(torch.ones(12, 1), batch_size=2)
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        for _ in range(2):
+            for batch in loader:
+                accelerator.backward(model(batch).sum())
+                optimizer.step()
+                accelerator.log({f"of rank {accelerator.process_index}": 1.0})
+
+    notebook_launcher(train, progress=True)
+    assert [(row.steps, row.epoch, row.batch, row.length) for row in pictures.last.rows] == [(6, 1, 3, 3)] * 2
+    assert [(curve.name, curve.count) for curve in pictures.last.curves] == [
+        ("of rank 0", 6),
+        ("of rank 1", 6),
+    ]
 
 
 def test_B174_one_of_several_cores_is_a_world_of_its_own(devices):

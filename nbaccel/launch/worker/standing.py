@@ -47,7 +47,7 @@ def regroup(order: Regroup) -> str:
     from nbaccel.runtime.steps import clock
 
     try:
-        clock.go_on()
+        clock().go_on()
         process_group.shutdown_process_group()
         gc.collect()  # frames of the task that failed may hold the old group in a cycle, with its sockets
         process_group.begin_round(order.number)

@@ -37,8 +37,8 @@ from nbaccel.launch.transport.channel import Channel, ChannelClosed, Ticket
 from nbaccel.launch.worker import display, no_keyboard, standing
 from nbaccel.launch.worker.streams import Turns, flush_streams, take_streams
 from nbaccel.runtime.environment import take_place, thread_place
-from nbaccel.runtime.gauges import gauges
-from nbaccel.runtime.steps import clock
+from nbaccel.runtime.gauges import Gauges, use_gauges
+from nbaccel.runtime.steps import StepClock, use_clock
 
 if TYPE_CHECKING:
     from nbaccel.launch.worker.replica import Replica
@@ -101,6 +101,8 @@ class Worker:
         self._pid = os.getpid()
         self._rank = 0
         self._stays = False
+        self._clock = StepClock()
+        self._gauges = Gauges(self._clock)
         self._steps_before = 0
         self._exitcode = 0
         self._is_watched = False
@@ -115,6 +117,7 @@ class Worker:
         """Take orders until :class:`~nbaccel.launch.transport.messages.Stop`, then leave."""
         # An interrupt is for user code: before that runs, and after it, there is nothing to interrupt.
         signal.signal(signal.SIGINT, self._on_interrupt)
+        self._use_counters()
         self._service.start()
         self._obey()
         self._leave()
@@ -168,6 +171,12 @@ class Worker:
         self._stays = setup.stays
         if setup.spec.device_type == "xla":
             take_place(setup.place)
+            self._use_counters()
+
+    def _use_counters(self) -> None:
+        """What the calling thread, a rank, counts is what this worker tells."""
+        use_clock(self._clock)
+        use_gauges(self._gauges)
 
     def _host(self, order: messages.Host, fds: list[int]) -> None:
         from nbaccel.launch.worker.replica import Replica, share_streams
@@ -288,10 +297,10 @@ class Worker:
             return
         self._is_watched = False
         if fetches:
-            gauges.settle()
-        if gauges.has_news():
-            self._report(messages.Progress(gauges.look(self._rank), whereabouts.look(self._thread)))
-        gauges.end()
+            self._gauges.settle()
+        if self._gauges.has_news():
+            self._report(messages.Progress(self._gauges.look(), whereabouts.look(self._thread)))
+        self._gauges.end()
 
     def _report(self, message: object, *tickets: Ticket) -> None:
         flush_streams()
@@ -342,19 +351,19 @@ class Worker:
             elif isinstance(message, messages.AskWhereabouts):
                 self._channel.send(messages.Here(whereabouts.look(self._thread)))
             elif isinstance(message, messages.AskSteps):
-                self._channel.send(messages.Steps(clock.count, self._steps_before))
+                self._channel.send(messages.Steps(self._clock.count, self._steps_before))
             elif isinstance(message, messages.WatchProgress):
                 self._is_watched = True
-                gauges.begin()
+                self._gauges.begin()
             elif isinstance(message, messages.AskProgress):
-                self._channel.send(messages.Progress(gauges.look(self._rank), whereabouts.look(self._thread)))
+                self._channel.send(messages.Progress(self._gauges.look(), whereabouts.look(self._thread)))
             elif isinstance(message, messages.StopAtStep):
-                clock.go_on() if message.count is None else clock.stop_at(message.count)
+                self._clock.go_on() if message.count is None else self._clock.stop_at(message.count)
             elif isinstance(message, messages.Sever):
                 connections.sever(message.connections)
             else:
                 if isinstance(message, messages.Run):
-                    self._steps_before = clock.count
+                    self._steps_before = self._clock.count
                 self._inbox.put((message, tickets))
 
 

@@ -82,7 +82,7 @@ class PreparedLoader(DataLoader[Any]):
         self.first = first
         self.skip = skip
         self.iteration = iteration
-        self.counts_from = (gauges.begun, 0)
+        self.counts_from = (gauges().begun, 0)
         """A task, and the epoch that counts as its first where a run is shown: one that the task has set
         itself, by a checkpoint for instance, counts from 0, and one left by earlier tasks from there."""
         self.position = Position()
@@ -179,7 +179,7 @@ class PreparedLoader(DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
         """The next pass is that of ``epoch``: the same seed and epoch always give the same order."""
         self.owner.iteration = self.iteration = epoch
-        self.owner.counts_from = (gauges.begun, 0)
+        self.owner.counts_from = (gauges().begun, 0)
         if self.order is not None:
             self.order.choose_epoch()
 
@@ -205,7 +205,7 @@ class PreparedLoader(DataLoader[Any]):
             self.order.load_state_dict(state_dict["order"])
         wanted = self.resumes if resume is None else resume
         self.iteration = self.position.load(state_dict, self.total_batch_size, resume=wanted)
-        self.counts_from = (gauges.begun, 0)
+        self.counts_from = (gauges().begun, 0)
         self._place = state_dict.get("place") if wanted else None
 
     def first_epoch_of(self, task: int) -> int:

@@ -10,6 +10,7 @@ import threading
 import weakref
 from typing import Any
 
+from nbaccel.runtime.environment import thread_place
 from nbaccel.runtime.gauges import gauges
 from nbaccel.runtime.steps import clock
 
@@ -45,11 +46,11 @@ class Loop:
         """Where what is read from was after the running batch; None when it doesn't tell."""
         self.epoch: int = loader.iteration
         """The loader's, as the pass began."""
-        self.first_epoch: int = loader.first_epoch_of(gauges.begun)
+        self.first_epoch: int = loader.first_epoch_of(gauges().begun)
         """The one that the present task counts from."""
-        self.number = gauges.next_number()
-        """Of the pass, in this process."""
-        self.steps_before = clock.count
+        self.number = gauges().next_number()
+        """Of the pass, on this rank."""
+        self.steps_before = clock().count
         """Optimizer steps that were taken before it."""
 
     @property
@@ -64,8 +65,8 @@ class _Running(threading.local):
     # Per thread: on some accelerators the ranks of a process are threads.
     def __init__(self) -> None:
         self.loops: list[weakref.ref[Loop]] = []
-        if threading.current_thread() is threading.main_thread():
-            gauges.loops = self.loops
+        if threading.current_thread() is threading.main_thread() or thread_place() is not None:
+            gauges().loops = self.loops
 
 
 _running = _Running()
@@ -79,7 +80,7 @@ def enter(loop: Loop) -> None:
 def leave(loop: Loop) -> None:
     """Note that ``loop`` is over. Loops can end in any order."""
     _running.loops[:] = [ref for ref in _running.loops if (other := ref()) is not None and other is not loop]
-    gauges.pass_is_over(loop)
+    gauges().pass_is_over(loop)
 
 
 def current() -> Loop | None:

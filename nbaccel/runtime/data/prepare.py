@@ -203,7 +203,7 @@ def prepared_here(plain: DataLoader[Any], options: dict[str, Any], iteration: in
         **options,
     )
     prepared.iteration = iteration
-    prepared.counts_from = (gauges.begun, iteration)
+    prepared.counts_from = (gauges().begun, iteration)
     return prepared
 
 

@@ -88,8 +88,9 @@ class TrackingFacet(ProcessFacet, AcceleratorParts):
             step: the training step.
             log_kwargs: further options by tracker name.
         """
-        if gauges.watching:
-            gauges.note(values, step)
+        own = gauges()
+        if own.watching:
+            own.note(values, step)
         for tracker in self._trackers:
             tracker.log(values, step=step, **(log_kwargs or {}).get(tracker.name, {}))
 
@@ -106,7 +107,7 @@ class TrackingFacet(ProcessFacet, AcceleratorParts):
         for name, number in (("epochs", epochs), ("steps", steps)):
             if number is not None and number < 1:
                 raise ValueError(f"expect({name}={number!r}): a run has at least 1; leave it out if unknown")
-        gauges.expect(epochs, steps)
+        gauges().expect(epochs, steps)
 
     def end_training(self) -> None:
         """Close the trackers. Collectives on this Accelerator are refused from now on.

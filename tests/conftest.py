@@ -37,6 +37,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     deadline.arm(temp / "stacks.txt")
     os.environ["TMPDIR"] = str(temp / "tmp")
     tempfile.tempdir = str(temp / "tmp")
+    # torch.compile up to torch 2.9 sets this by itself, in the process that first uses it.
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(temp / "compiled")
 
 
 def pytest_sessionfinish() -> None:

@@ -24,19 +24,20 @@ LIBRARIES = (
 """Those of torch that need others."""
 
 FUNCTIONS = {
-    "libcublas.so.12": r"cublas(?!Lt)",
-    "libcublasLt.so.12": r"cublasLt",
-    "libcudnn.so.9": r"cudnn",
-    "libcufft.so.11": r"cufft",
-    "libcufile.so.0": r"cuFile",
-    "libcupti.so.12": r"cupti",
-    "libcurand.so.10": r"curand",
-    "libcusparse.so.12": r"cusparse(?!Lt)",
-    "libcusparseLt.so.0": r"cusparseLt",
-    "libnccl.so.2": r"p?nccl",
-    "libnvshmem_host.so.3": r"nvshmem",
+    "libcublas": r"cublas(?!Lt)",
+    "libcublasLt": r"cublasLt",
+    "libcudnn": r"cudnn",
+    "libcufft": r"cufft",
+    "libcufile": r"cuFile",
+    "libcupti": r"cupti",
+    "libcurand": r"curand",
+    "libcusparse": r"cusparse(?!Lt)",
+    "libcusparseLt": r"cusparseLt",
+    "libnccl": r"p?nccl",
+    "libnvrtc": r"nvrtc",
+    "libnvshmem_host": r"nvshmem",
 }
-"""By library: how the names of its functions begin."""
+"""By library, whichever release of CUDA it is from: how the names of its functions begin."""
 
 
 def main(site: Path) -> None:
@@ -46,14 +47,14 @@ def main(site: Path) -> None:
     present = {path.name for path in site.glob("nvidia/*/lib/*.so*")}
     needed, undefined = _references([site / "torch" / "lib" / name for name in LIBRARIES])
     missing = sorted(needed - present)
-    unknown = [name for name in missing if name not in FUNCTIONS]
+    unknown = [name for name in missing if _stem(name) not in FUNCTIONS]
     if unknown:
         sys.exit(f"cuda_stubs: torch needs {', '.join(unknown)}, of which nothing is known here; add it")
     for name in missing:
         functions = {}
         for symbol in undefined:
             function, _, version = symbol.partition("@")
-            if re.match(FUNCTIONS[name], function):
+            if re.match(FUNCTIONS[_stem(name)], function):
                 functions[function] = version.lstrip("@")
         _compile(target / name, functions)
     sys.stdout.write(f"cuda_stubs: {' '.join(missing) or 'nothing missing'}\n")
@@ -91,6 +92,10 @@ def _compile(path: Path, functions: dict[str, str]) -> None:
             script.write_text(f"{version} {{ global: *; }};\n")
             command.append(f"-Wl,--version-script={script}")
         _run(*command)
+
+
+def _stem(name: str) -> str:
+    return name.partition(".so")[0]
 
 
 def _run(*command: str) -> str:

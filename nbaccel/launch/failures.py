@@ -142,8 +142,8 @@ def _set(error: BaseException, name: str, value: object) -> None:
 
 
 def without_our_frames(tb: TracebackType | None) -> TracebackType | None:
-    """Leave out the launcher's own frames in front of the worker's."""
-    while tb is not None and tb.tb_next is not None and is_launcher(tb.tb_frame.f_code.co_filename):
+    """Leave out the launcher's own frames in front of the worker's; None when there are no others."""
+    while tb is not None and is_launcher(tb.tb_frame.f_code.co_filename):
         tb = tb.tb_next
     return tb
 

@@ -95,6 +95,7 @@ def test_B057_a_killed_worker_is_named_with_signal_and_likely_cause(notebook: Ke
     assert error.ename == "WorkerDied"
     for part in ("rank 1", "SIGKILL", "memory", "last words"):
         assert part in error.evalue
+    assert "supervision.py" not in error.text  # the cell, and none of the launcher's own lines
     notebook.wait_until_alone(0)
 
 
@@ -107,6 +108,7 @@ def test_a_timeout_shows_where_each_rank_was(notebook: Kernel) -> None:
     assert result.error.ename == "LaunchTimeout"
     shown = result.stderr + result.stdout + result.error.text
     assert "in sleeps" in shown
+    assert "supervision.py" not in shown
     assert result.seconds < 8
     notebook.wait_until_alone(0)
 

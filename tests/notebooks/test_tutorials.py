@@ -18,20 +18,17 @@ PAGE = ROOT / "docs" / "tutorials.md"
 pytestmark = pytest.mark.timeout(180)
 
 
-def execute(name: str, tmp_path: Path, *parameters: str) -> tuple[str, str]:
-    """Run a copy of the notebook; returns what its cells printed on both streams, and error outputs."""
+def execute(name: str, tmp_path: Path, *parameters: str) -> tuple[str, list[nbformat.NotebookNode]]:
+    """Run a copy of the notebook; returns what its cells have printed, and the errors they ended with."""
     copy = tmp_path / f"{name}-test.ipynb"
     copy.write_bytes((NOTEBOOKS / f"{name}.ipynb").read_bytes())
     status, stdout, stderr = run(copy, *parameters)
     executed = ROOT / "build" / "notebooks" / copy.name
-    errors = ""
-    if executed.exists():
-        outputs = [output for cell in nbformat.read(executed, 4).cells for output in cell.get("outputs", [])]
-        errors = "\n".join("\n".join(o.traceback) for o in outputs if o.output_type == "error")
+    cells = nbformat.read(executed, as_version=4).cells
     for file in executed.parent.glob(f"{copy.stem}*"):
         file.unlink()
     assert status == 0, f"{stdout}\n{stderr}"
-    return stdout, errors
+    return stdout, [o for cell in cells for o in cell.get("outputs", []) if o.output_type == "error"]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -65,3 +62,20 @@ def test_checkpoints_and_resume(num_processes: int, tmp_path: Path) -> None:
     assert f"rank {num_processes - 1}: the machine is gone after step 47" in stdout
     assert stdout.count("going on after step 40") == 2  # the main rank's line, once a resumed run
     assert "0 of 112 losses differ" in stdout
+
+
+@pytest.mark.slow
+def test_debugging(tmp_path: Path) -> None:
+    stdout, errors = execute("debugging", tmp_path)
+    notice = (
+        "the ranks wait for each other: rank 0 waits in gather at Cell In[11], line 5; rank 1 has finished"
+    )
+    assert notice in stdout
+    assert [error.ename for error in errors] == [
+        "RuntimeError",
+        "WorkerDied",
+        "CollectiveMismatchError",
+        "LaunchTimeout",
+        "LaunchTimeout",
+    ]
+    assert "raised by rank 1; rank 0 failed in consequence" in "\n".join(errors[0].traceback)

@@ -1,22 +1,11 @@
-"""What docs/cells.md shows runs as it stands."""
+"""docs/cells.md tells of every option and command; tests/documents runs its examples."""
 
 from __future__ import annotations
 
-from tests.kernel import ROOT, Kernel
+from tests.kernel import ROOT
 from tests.magics.conftest import Notebook
-from tests.test_documents import examples
 
 DOCUMENT = ROOT / "docs" / "cells.md"
-
-
-def test_the_examples_run_and_show_what_they_promise(fresh_kernel: Kernel) -> None:
-    found = examples(DOCUMENT.read_text())
-    assert len(found) > 5
-    for code, promised in found:
-        result = fresh_kernel.run(code)
-        if promised is not None:
-            shown = result.stdout + "".join(display.text + "\n" for display in result.displays)
-            assert sorted(shown.splitlines()) == sorted(promised.splitlines())
 
 
 def test_the_document_tells_every_option_and_command(notebook: Notebook) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.documents.pages import DOCS, ROOT, documents, name_of, site, without_blocks
 
+MAKE = re.compile(r"(?:^|`)make ([a-z-]+)", re.MULTILINE)
+
 
 @pytest.mark.parametrize("document", documents(), ids=name_of)
 def test_links_lead_somewhere(document: Path) -> None:
@@ -65,11 +67,7 @@ def test_the_site_loads_nothing_from_elsewhere() -> None:
 
 
 def test_make_targets_that_the_documents_name_exist() -> None:
-    named = {
-        name
-        for path in documents()
-        for name in re.findall(r"(?:^|`)make ([a-z-]+)", code_of(path), re.MULTILINE)
-    }
+    named = {name for path in documents() for name in MAKE.findall(code_of(path))}
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"demo", "test", "docs"} <= named
     assert named <= targets

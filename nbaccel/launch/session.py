@@ -41,6 +41,9 @@ from nbaccel.launch.worker.surroundings import Surroundings
 REGROUP_PATIENCE = 20.0
 """Seconds in which workers must have a new process group."""
 
+XLA_ALIGN_PATIENCE = 120.0
+"""Seconds in which XLA's cores must have the same state again: there are transfers to be compiled."""
+
 STATUS_PATIENCE = 1.0
 
 
@@ -183,7 +186,14 @@ class Session:
                 news = self._news(ranks)
                 with watch:
                     group.submit(self._task, call, lambda _rank: True, ranks=ranks, ambience=news.__getitem__)
-                    supervisor = TaskSupervisor(group, router, interrupts, timeout, self._renew_group)
+                    supervisor = TaskSupervisor(
+                        group,
+                        router,
+                        interrupts,
+                        timeout,
+                        self._renew_group,
+                        severs=not xla.is_used_by(self.spec),
+                    )
                     supervisor.wait()
                 values = {m.rank: m.value.load() for m in group.members if m.value is not None}
                 if not all(member.has_group for member in group.members):
@@ -340,13 +350,26 @@ class Session:
         """A new process group on all workers; without success the workers are ended."""
         group = self._group
         assert group is not None
-        if xla.is_used_by(self.spec):
-            if align and self.spec.num_processes > 1:
-                notices.warn(
-                    "the cores may have stopped at different places: prepare the model again before training "
-                    "goes on"
-                )
-            return  # there is none
+        if not xla.is_used_by(self.spec):
+            trouble = self._regroup(group, REGROUP_PATIENCE, align=align)
+            if trouble:
+                self._lost = f"no new process group could be made, {trouble}"
+        elif align:
+            trouble = self._regroup(group, REGROUP_PATIENCE, align=False)
+            if trouble:
+                self._lost = f"the cores were stopped in the middle of a collective, {trouble}"
+            elif trouble := self._regroup(group, XLA_ALIGN_PATIENCE, align=True):
+                self._lost = f"the cores could not be given the same state again, {trouble}"
+        else:
+            return
+        if trouble:
+            group.kill()
+            return
+        for member in group.members:
+            member.has_group = True
+
+    def _regroup(self, group: WorkerGroup, patience: float, *, align: bool) -> str:
+        """One round of orders and answers; what went wrong, if anything."""
         self._round += 1
         group.regroup(self._round, align=align)
         interrupts = self._interrupts
@@ -356,20 +379,14 @@ class Session:
                 all(member.regrouped is not None or member.has_exited for member in group.members)
                 or (interrupts is not None and interrupts.count > seen)
             ),
-            REGROUP_PATIENCE,
+            patience,
         )
-        done = all(member.regrouped is not None for member in group.members)
-        troubles = {m.rank: m.regrouped.trouble for m in group.members if m.regrouped and m.regrouped.trouble}
-        if done and not troubles and not any(member.has_exited for member in group.members):
-            for member in group.members:
-                member.has_group = True
-            return
-        rank, why = next(
-            iter(troubles.items()), (None, "it took too long, was interrupted, or a worker ended")
-        )
-        where = "" if rank is None else f"rank {rank}: "
-        self._lost = f"no new process group could be made, {where}{why}"
-        group.kill()
+        for member in group.members:
+            if member.regrouped and member.regrouped.trouble:
+                return f"rank {member.rank}: {member.regrouped.trouble}"
+        if all(member.regrouped is not None and not member.has_exited for member in group.members):
+            return ""
+        return "it took too long, was interrupted, or a worker ended"
 
     def _news(self, ranks: Collection[int] | None) -> dict[int, messages.Ambience]:
         """For those who take part: what has changed around this process since they last did."""

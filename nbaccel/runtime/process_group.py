@@ -20,16 +20,19 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import distributed_c10d
 
+from nbaccel.runtime.collectives.objects import all_gather_object
 from nbaccel.runtime.collectives.served import served_device_types
 from nbaccel.runtime.environment import MASTER_ADDR, MASTER_PORT, ProcessEnvironment
+from nbaccel.runtime.rank_local import RankLocal
 from nbaccel.runtime.recovery import common_prefix
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
@@ -58,17 +61,18 @@ class GroupUser(Protocol):
         """Take up the new default group. Collective: called on all ranks in the same order."""
 
 
-_users: list[weakref.ref[GroupUser]] = []
+_users: RankLocal[list[weakref.ref[GroupUser]]] = RankLocal(list)
 
 
 def add_group_user(user: GroupUser) -> None:
     """Have ``user`` released when the group ends, and bound again when a new one comes up."""
-    _users.append(weakref.ref(user))
+    _users.get().append(weakref.ref(user))
 
 
 def _live_users() -> list[GroupUser]:
-    alive = [(ref, user) for ref in _users if (user := ref()) is not None]
-    _users[:] = [ref for ref, _ in alive]
+    mine = _users.get()
+    alive = [(ref, user) for ref in mine if (user := ref()) is not None]
+    mine[:] = [ref for ref, _ in alive]
     return [user for _, user in alive]
 
 
@@ -137,11 +141,20 @@ def ensure_process_group(
     _made_here = True
     _end_at_exit()
     _wait_until_all_are_connected(env, wait)
-    users = _live_users()
-    if users or _round is not None:
+    if _live_users() or _round is not None:
         # In a round every rank takes part, whatever a failed cell left of users on it.
-        for user in common_prefix(users, [user.group_key() for user in users]):
-            user.rebind_group()
+        rebind_users(all_gather_object)
+
+
+def rebind_users(gather: Callable[[Any], list[Any]]) -> None:
+    """Have every user take up the group that is up now. Collective.
+
+    Args:
+        gather: gives every rank's value, by rank.
+    """
+    users = _live_users()
+    for user in common_prefix(users, [user.group_key() for user in users], gather):
+        user.rebind_group()
 
 
 def shutdown_process_group() -> None:

@@ -1,19 +1,20 @@
 """Makes replicas equal again after ranks were stopped at different places.
 
-Models get rank 0's parameters when they are bound to the new process group. Optimizers and schedulers
-are tracked here and get rank 0's state; gradients of a window that was broken off are dropped on
-every rank.
+Models get rank 0's parameters when they are bound to the new process group, or bound anew where there is
+none. Optimizers and schedulers are tracked here and get rank 0's state; gradients of a window that was
+broken off are dropped on every rank.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import torch.distributed as dist
+from nbaccel.runtime.rank_local import RankLocal
 
-from nbaccel.runtime.collectives.objects import all_gather_object, broadcast_object
+if TYPE_CHECKING:
+    from nbaccel.runtime.collectives.communicator import Communicator
 
 T = TypeVar("T")
 
@@ -31,26 +32,47 @@ class Replicated(Protocol):
         """Drop what belongs to a window of accumulation that was broken off."""
 
 
-_tracked: list[weakref.ref[Replicated]] = []
+_tracked: RankLocal[list[weakref.ref[Replicated]]] = RankLocal(list)
 
 
 def track(replicated: Replicated) -> None:
     """Have ``replicated`` aligned after a hard stop. Ranks track in the same order."""
-    _tracked.append(weakref.ref(replicated))
+    _tracked.get().append(weakref.ref(replicated))
 
 
-def align() -> None:
-    """Give every tracked object rank 0's state. Collective, over the default process group."""
-    alive = [(ref, found) for ref in _tracked if (found := ref()) is not None]
-    _tracked[:] = [ref for ref, _ in alive]
-    for replicated in common_prefix([found for _, found in alive], [_key(found) for _, found in alive]):
-        state = broadcast_object(replicated.state_dict() if dist.get_rank() == 0 else None, 0)
-        if dist.get_rank() != 0:
-            replicated.load_state_dict(state)
+def _alive() -> list[Replicated]:
+    mine = _tracked.get()
+    alive = [(ref, found) for ref in mine if (found := ref()) is not None]
+    mine[:] = [ref for ref, _ in alive]
+    return [found for _, found in alive]
+
+
+def forget_windows() -> None:
+    """Drop the gradients of windows of accumulation that were broken off. Not collective."""
+    for replicated in _alive():
         replicated.forget_window()
 
 
-def common_prefix(objects: Sequence[T], keys: Sequence[str]) -> list[T]:
+def align(communicator: Communicator) -> None:
+    """Give every tracked object rank 0's state. Collective."""
+    from nbaccel.runtime.checkpoints.host import on_host
+
+    found = _alive()
+    if communicator.world_size > 1:
+        keys = [_key(replicated) for replicated in found]
+        for replicated in common_prefix(found, keys, communicator.all_gather_object):
+            # From the host, so that no rank rebuilds a tensor on rank 0's device.
+            own = on_host(replicated.state_dict()) if communicator.rank == 0 else None
+            state = communicator.broadcast_object(own, 0)
+            if communicator.rank != 0:
+                replicated.load_state_dict(state)
+    for replicated in found:
+        replicated.forget_window()
+
+
+def common_prefix(
+    objects: Sequence[T], keys: Sequence[str], gather: Callable[[list[str]], list[list[str]]]
+) -> list[T]:
     """Those objects that all ranks have, in order, up to the first difference. Collective.
 
     A cell that failed on one rank may have made more on the others; a collective on those would
@@ -59,10 +81,9 @@ def common_prefix(objects: Sequence[T], keys: Sequence[str]) -> list[T]:
     Args:
         objects: this rank's.
         keys: for each object a text that is the same on ranks which have the same one.
+        gather: gives every rank's value, by rank.
     """
-    if dist.get_world_size() == 1:
-        return list(objects)
-    everybody = all_gather_object(list(keys))
+    everybody = gather(list(keys))
     shared = 0
     while all(len(one) > shared for one in everybody) and len({one[shared] for one in everybody}) == 1:
         shared += 1

@@ -15,10 +15,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from nbaccel import notebook_launcher
 from nbaccel.config import LaunchSpec
 from nbaccel.errors import LaunchError, LaunchTimeout, WorkerDied
+from nbaccel.launch import session as session_module
 from nbaccel.launch.devices import discovery
 from nbaccel.launch.devices.discovery import Discovery
 from nbaccel.launch.group import xla
@@ -201,6 +203,129 @@ def test_cells_keep_their_state_where_each_rank_is_a_process(host):
         session.stop()
 
 
+# --- training on several processes: gloo in place of the chips' network -------------------------------
+
+
+def _train(steps: int = 6, **options):
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from nbaccel import Accelerator
+
+    accelerator = Accelerator(**options)
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
+    model = torch.nn.Linear(3, 1)
+    with torch.no_grad():
+        model.weight.fill_(0.1 * (accelerator.process_index + 1))  # rank 0's goes to all
+        model.bias.zero_()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=2)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for inputs, targets in loader:
+        accelerator.backward(((model(inputs) - targets) ** 2).mean())
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    vars(sys.modules["__main__"]).update(accelerator=accelerator, model=model, optimizer=optimizer)
+    weights = torch.cat([p.detach().flatten() for p in accelerator.unwrap_model(model).parameters()])
+    gathered = accelerator.gather_for_metrics(torch.tensor([accelerator.process_index]))
+    return str(accelerator.distributed_type), accelerator.num_processes, weights, gathered.tolist()
+
+
+def test_several_processes_train_as_gloo_ranks_do(host):
+    host.plug_in(V5E, 4)
+    on_tpu = notebook_launcher(_train, returns="all")
+    on_cpu = notebook_launcher(_train, num_processes=4, cpu=True, returns="all")
+    for (kind, world, ours, ranks), (_, _, theirs, _) in zip(on_tpu, on_cpu, strict=True):
+        assert (kind, world, ranks) == ("DistributedType.XLA", 4, [0, 1, 2, 3])
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+        assert torch.equal(ours, on_tpu[0][2])
+
+
+@pytest.fixture
+def cells(host):
+    host.plug_in(V5E, 4)
+    session = Session(LaunchSpec(4, device_type="xla", devices=(0, 1, 2, 3), hardware="tpu v5e-4"))
+    yield session
+    session.stop()
+
+
+def _step_apart(then: str):
+    """Steps of a rank's own, as many as its number and one; then it fails, waits, or meets the others."""
+    names = vars(sys.modules["__main__"])
+    accelerator, model, optimizer = names["accelerator"], names["model"], names["optimizer"]
+    data = torch.ones(1, 3)
+    for _ in range(accelerator.process_index + 1):
+        with accelerator.no_sync(model):
+            accelerator.backward(model(data).sum())
+            optimizer.step()
+            optimizer.zero_grad()
+    accelerator.backward(model(data).sum())  # a window of accumulation that is broken off
+    if accelerator.process_index == 1:
+        raise ZeroDivisionError
+    if then == "meets":
+        accelerator.wait_for_everyone()
+    while True:
+        time.sleep(0.01)
+
+
+def _state():
+    names = vars(sys.modules["__main__"])
+    model, optimizer = names["model"], names["optimizer"]
+    parameters = list(model.parameters())
+    moments = [optimizer.state[parameter]["exp_avg"] for parameter in parameters]
+    steps = [float(optimizer.state[parameter]["step"]) for parameter in parameters]
+    return [t.detach().flatten().tolist() for t in (*parameters, *moments)], steps, parameters[0].grad
+
+
+def _step_together():
+    names = vars(sys.modules["__main__"])
+    accelerator, model, optimizer = names["accelerator"], names["model"], names["optimizer"]
+    accelerator.backward(model(torch.full((1, 3), float(accelerator.process_index))).sum())
+    optimizer.step()
+    return _state()
+
+
+def test_cores_are_alike_again_after_a_cell_that_stopped_at_different_places(cells, capsys):
+    cells.run(_train)
+    pids = cells.run(os.getpid)
+    with pytest.raises(ZeroDivisionError):
+        cells.run(_step_apart, "waits")
+    states = cells.run(_state)
+    assert cells.run(os.getpid) == pids
+    assert states == [states[0]] * 4
+    assert states[0][1:] == ([6.0, 6.0], None)  # five steps of the loader, and rank 0's one
+    after = cells.run(_step_together)
+    assert [state[:2] for state in after] == [after[0][:2]] * 4
+    assert after[0][0] != states[0][0]
+    assert not capsys.readouterr().err
+
+
+def test_cores_that_wait_in_a_collective_are_ended_in_one_line(cells, capsys):
+    cells.run(_train)
+    pids = cells.run(os.getpid)
+    began = time.monotonic()
+    with pytest.raises(ZeroDivisionError):
+        cells.run(_step_apart, "meets")
+    assert time.monotonic() - began < 20
+    assert not cells.is_alive
+    assert not set(cells.run(os.getpid)) & set(pids)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "nbaccel: a worker did not stop and was ended: the names on the workers are gone"
+    assert second.startswith("nbaccel: the workers were lost (")
+
+
+def test_cores_that_do_not_come_to_rest_are_ended_in_one_line(cells, monkeypatch, capsys):
+    monkeypatch.setattr(session_module, "REGROUP_PATIENCE", 1.0)
+    monkeypatch.setenv("FAKE_XLA_STUCK", "2")
+    cells.run(_train)
+    with pytest.raises(ZeroDivisionError):
+        cells.run(_step_apart, "waits")
+    cells.start()
+    told = capsys.readouterr().err
+    assert "the cores were stopped in the middle of a collective" in told
+    assert len(told.splitlines()) == 2
+
+
 # --- ranks that are threads ------------------------------------------------------------------------
 
 
@@ -213,7 +338,7 @@ def test_two_cores_of_a_chip_are_two_threads_of_its_process(host, monkeypatch, c
 
         print("is here")
         chip, rank = os.environ["TPU_VISIBLE_CHIPS"], os.environ.get("RANK")
-        return _rank(), os.getpid(), torch_xla.device(), chip, rank
+        return _rank(), os.getpid(), str(torch_xla.device()), chip, rank
 
     values = notebook_launcher(where, returns="all")
     assert [value[0] for value in values] == list(range(8))

@@ -10,6 +10,7 @@ from torch import nn
 
 from nbaccel.accelerator import Accelerator
 from nbaccel.runtime import recovery
+from nbaccel.runtime.collectives.torch_communicator import TorchCommunicator
 from nbaccel.runtime.environment import ProcessEnvironment
 from nbaccel.runtime.process_group import ensure_process_group, shutdown_process_group
 from tests.runtime.ranks import run_ranks
@@ -65,7 +66,7 @@ def test_models_and_optimizers_go_on_with_the_next_group() -> None:
             accelerator._optimizers.pop()
             del lost
         ensure_process_group(ProcessEnvironment.detect(), "cpu")
-        recovery.align()
+        recovery.align(TorchCommunicator(accelerator.process_index, 2, accelerator.device))
         _step(accelerator, model, optimizer)
         assert accelerator.gather(torch.tensor([accelerator.process_index])).tolist() == [0, 1]
         momentum = optimizer.state[model.module.weight]["momentum_buffer"]

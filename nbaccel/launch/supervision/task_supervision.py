@@ -45,6 +45,8 @@ class TaskSupervisor(Supervisor):
         interrupts: Interrupts,
         timeout: float | None,
         renew_group: Callable[[bool], None],
+        *,
+        severs: bool = True,
     ) -> None:
         """Prepare for a task that has been submitted.
 
@@ -55,9 +57,12 @@ class TaskSupervisor(Supervisor):
             timeout: seconds until the task is stopped; None for no limit.
             renew_group: makes a new process group on all workers; its argument says whether replicas
                 may differ. Ends the workers when that fails.
+            severs: connections between workers are made by what may lose them. Those of a TPU's runtime
+                aren't: it lives as long as the worker.
         """
         super().__init__(group, router, interrupts, timeout)
         self._renew_group = renew_group
+        self._severs = severs
         self._started = time.monotonic()
 
     def wait(self) -> None:
@@ -127,7 +132,8 @@ class TaskSupervisor(Supervisor):
             for member in self._group.members:
                 if not member.is_settled:
                     member.process.signal(signal.SIGINT)
-            self._group.sever()
+            if self._severs:
+                self._group.sever()
             self._group.pump_until(self._all_settled, REPEAT_EVERY)
         return not any(member.has_exited for member in self._group.members)
 

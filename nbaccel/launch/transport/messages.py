@@ -198,7 +198,11 @@ class Sever:
 
 @dataclass(frozen=True)
 class Regroup:
-    """End the process group and make a new one with all other workers."""
+    """End the process group and make a new one with all other workers.
+
+    On XLA devices, which have none, there are two rounds: without ``align`` the core comes to rest, with it
+    replicas are made equal.
+    """
 
     number: int
     """Of the round: the same for all, and never used before in this session."""

@@ -79,6 +79,17 @@ class XlaDevice(Device):
         xla_graphs.cut()
         xm.wait_device_ops()
 
+    def come_to_rest(self) -> None:
+        """After user code was broken off: wait until the core has done what it was given.
+
+        That may be for ever, when a collective is among it that other ranks haven't come to.
+        """
+        import torch_xla
+
+        # A collective that was recorded, and never handed over, would go along with the next one.
+        torch_xla._XLAC._set_all_reduce_token(str(torch_xla.device()), None)
+        self.synchronize()
+
     def uploader(self, unit: torch.device) -> Callable[[Any], Any]:
         def upload(batch: Any) -> Any:
             return xla_graphs.batch_comes(_upload(batch, unit))

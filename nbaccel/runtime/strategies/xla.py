@@ -19,7 +19,38 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from nbaccel.runtime.collectives.xla_communicator import XlaCommunicator
 from nbaccel.runtime.devices import xla_graphs
+from nbaccel.runtime.process_group import add_group_user
 from nbaccel.runtime.strategies.base import Strategy
+
+
+class _Replica:
+    """A model of which each rank has a copy: a :class:`~nbaccel.runtime.process_group.GroupUser`."""
+
+    def __init__(self, model: nn.Module, communicator: XlaCommunicator) -> None:
+        self.model = weakref.ref(model)
+        self._communicator = communicator
+
+    def release_group(self) -> None:
+        """Nothing: there is no group that could end."""
+
+    def group_key(self) -> str:
+        """Shapes of the parameters."""
+        model = self.model()
+        shapes = [] if model is None else [tuple(parameter.shape) for parameter in model.parameters()]
+        return f"model {shapes}"
+
+    def rebind_group(self) -> None:
+        """Give all ranks rank 0's parameters and buffers. Collective."""
+        model = self.model()
+        if model is None:
+            return
+        state = [
+            tensor
+            for tensor in {id(t): t for t in [*model.parameters(), *model.buffers()]}.values()
+            if tensor.device.type == self._communicator.device.type and tensor.numel()
+        ]
+        if state:
+            self._communicator.broadcast_all(state, 0)
 
 
 class XlaStrategy(Strategy):
@@ -30,7 +61,7 @@ class XlaStrategy(Strategy):
     def __init__(self, communicator: XlaCommunicator) -> None:
         self._communicator = communicator
         # A list: all ranks must go through them in the same order.
-        self._models: list[weakref.ref[nn.Module]] = []
+        self._models: list[_Replica] = []
         self._complete: Any = WeakTensorKeyDictionary()
         """By gradient: its version when it was last the same on all ranks."""
         self._local = 0
@@ -45,23 +76,19 @@ class XlaStrategy(Strategy):
 
     def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
         """Give all ranks rank 0's parameters and buffers. Collective."""
-        self._models = [ref for ref in self._models if ref() is not None]
-        self._models.append(weakref.ref(model))
+        self._models = [one for one in self._models if one.model() is not None]
+        replica = _Replica(model, self._communicator)
+        self._models.append(replica)
         if self._communicator.world_size > 1:
-            state = [
-                tensor
-                for tensor in {id(t): t for t in [*model.parameters(), *model.buffers()]}.values()
-                if tensor.device.type == "xla" and tensor.numel()
-            ]
-            if state:
-                self._communicator.broadcast_all(state, 0)
+            replica.rebind_group()
+            add_group_user(replica)
         return model
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model
 
     def is_wrapped(self, model: nn.Module) -> bool:
-        return any(ref() is model for ref in self._models)
+        return any(one.model() is model for one in self._models)
 
     @contextmanager
     def no_sync(self, model: nn.Module) -> Iterator[None]:
@@ -137,10 +164,12 @@ class XlaStrategy(Strategy):
 
         shared = [
             buffer
-            for ref in self._models
-            if (model := ref()) is not None and model.training
+            for one in self._models
+            if (model := one.model()) is not None and model.training
             for buffer in model.buffers()
-            if buffer.device.type == "xla" and buffer.numel() and buffer.dtype is not torch.bool
+            if buffer.device.type == self._communicator.device.type
+            and buffer.numel()
+            and buffer.dtype is not torch.bool
         ]
         if not shared:
             return

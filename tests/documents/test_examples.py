@@ -30,7 +30,7 @@ WITH_EXAMPLES = [page for page in pages() if any(block.is_run for block in examp
 
 
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=name_of)
-def test_python_examples_run_and_show_what_they_promise(page: Path, fresh_kernel: Kernel) -> None:
+def test_B022_python_examples_run_and_show_what_they_promise(page: Path, fresh_kernel: Kernel) -> None:
     for block in filter(lambda block: block.is_run, examples(page)):
         where = f"{name_of(page)}, line {block.line}"
         result = fresh_kernel.run(block.body, may_fail=True)
@@ -60,7 +60,7 @@ def fits(shown: list[str], promised: list[str]) -> bool:
     return len(shown) == len(promised) and all(map(re.fullmatch, patterns, shown))
 
 
-def test_what_is_not_run_has_a_reason() -> None:
+def test_B022_what_is_not_run_has_a_reason() -> None:
     for page in pages():
         for block in blocks_of(page.read_text()):
             where = f"{name_of(page)}, line {block.line}"

@@ -85,12 +85,14 @@ WAYS_TO_BE_BUSY = [
 
 
 @pytest.mark.parametrize("busy", WAYS_TO_BE_BUSY, ids=lambda function: function.__name__.strip("_"))
-def test_an_interrupt_ends_whatever_workers_do(busy, interrupt_when, tmp_path, start_method, capfd):
+def test_B073_an_interrupt_ends_whatever_workers_do_without_noise(
+    busy, interrupt_when, tmp_path, start_method, capfd
+):
     interrupt_when("rank0", "rank1")
     with pytest.raises(KeyboardInterrupt):
         notebook_launcher(busy, (tmp_path,), num_processes=2, start_method=start_method, timeout=100)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert len(capfd.readouterr().err.splitlines()) < 20  # B073
+    assert len(capfd.readouterr().err.splitlines()) <= 2  # a line a rank at most
 
 
 @pytest.mark.parametrize("times", [2, 3])

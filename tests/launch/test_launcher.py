@@ -256,7 +256,7 @@ def test_the_store_listens_on_loopback_only():
     assert listening == [f"0100007F:{rendezvous.port:04X}"]
 
 
-def test_B177_two_launches_make_one_world():
+def test_B177_B179_two_launches_of_two_processes_make_one_world_of_four():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

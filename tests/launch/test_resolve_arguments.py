@@ -101,7 +101,6 @@ BAD = [
     ({"master_addr": ""}, ValueError, r"master_addr='' is not a host; write the first machine's"),
     ({"master_addr": "http://host"}, ValueError, r"master_addr='http://host' is not a host"),
     ({"master_addr": 127}, TypeError, r"master_addr=127 is not a text"),
-    # B180
     (
         {"num_nodes": 2, "node_rank": 2},
         ValueError,
@@ -208,6 +207,11 @@ def test_a_bad_value_is_told_and_nothing_starts(arguments_given, kind, message):
     given = dict(arguments_given)
     with pytest.raises(kind, match=message):
         notebook_launcher(given.pop("function", _train), **given)
+
+
+def test_B180_a_machine_outside_the_number_of_machines():
+    with pytest.raises(ValueError, match=r"node_rank=2 lies outside num_nodes=2.*from 0 to 1"):
+        notebook_launcher(_train, num_nodes=2, node_rank=2)
 
 
 def test_every_argument_has_a_bad_value_here():

@@ -168,3 +168,49 @@ def test_bf16_trains_alike_on_every_replica():
     (first, accuracy), (second, _) = run_replicas(work, 2)
     assert first.equal(second)
     assert accuracy > 0.7
+
+
+def test_replicas_that_stopped_at_different_places_are_made_equal():
+    """As a session does after a cell that failed: to rest, then rank 0's state for all."""
+
+    def work():
+        import torch
+
+        from nbaccel import Accelerator
+        from nbaccel.launch.transport.messages import Regroup
+        from nbaccel.launch.worker import standing
+
+        accelerator = Accelerator()
+        rank, device = accelerator.process_index, accelerator.device
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        model, optimizer = accelerator.prepare(model, optimizer)
+        data = torch.full((2, 3), rank + 1.0).to(device)
+        for _ in range(rank + 1):
+            with accelerator.no_sync(model):
+                accelerator.backward(model(data).sum())
+                optimizer.step()
+                optimizer.zero_grad()
+        before = model.weight.detach().cpu().clone()
+        if rank == 1:  # on this rank only
+            _late = accelerator.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
+        accelerator.backward(model(data).sum())
+        troubles = [standing.regroup(Regroup(number, align)) for number, align in ((1, False), (2, True))]
+        dropped = model.weight.grad is None
+
+        def state():
+            moments = [optimizer.state[p][name] for p in model.parameters() for name in ("exp_avg", "step")]
+            return [t.detach().cpu().flatten().tolist() for t in (*model.parameters(), *moments)]
+
+        alike = state()
+        accelerator.backward(model(data).sum())
+        optimizer.step()
+        return before.flatten().tolist(), troubles, dropped, alike, state()
+
+    results = run_replicas(work, 2)
+    (before, troubles, dropped, alike, after), (before_1, *same) = results
+    assert before != before_1
+    assert (troubles, dropped) == (["", ""], True)
+    assert alike[0] == before
+    assert same == [troubles, dropped, alike, after]
+    assert after != alike

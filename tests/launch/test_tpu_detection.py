@@ -141,12 +141,19 @@ def test_visible_chips_are_counted(host):
     found = tpu.find({"TPU_VISIBLE_CHIPS": "0,1"}, host)
     assert found.is_broken
     assert "names 2 of 4 TPU chips" in found.reason
+    for wrong in ("a", "4", "0,0,1,2", "0,", "-1"):
+        found = tpu.find({"TPU_VISIBLE_CHIPS": wrong}, host)
+        assert found.is_broken, wrong
+        assert f"TPU_VISIBLE_CHIPS={wrong!r} isn't a list of this machine's TPU chips" in found.reason
 
 
 def test_the_cpu_client_is_a_rehearsal_that_has_to_be_asked_for(host):
     """torch_xla sets PJRT_DEVICE=CPU by itself where it finds nothing: that is nobody's wish."""
     assert tpu.find({"PJRT_DEVICE": "CPU"}, host) is None
-    assert tpu.find({"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "0"}, host) is None
+    for wrong in ("0", "-1", "x"):
+        found = tpu.find({"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": wrong}, host)
+        assert found.is_broken
+        assert f"CPU_NUM_DEVICES={wrong!r} isn't a number of devices" in found.reason
     found = tpu.find({"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}, host.plug_in(V5E, 8))
     assert (found.device_type, found.platform, found.count, found.units_per_process) == ("xla", "xla", 4, 4)
 
@@ -206,7 +213,10 @@ def test_B174_a_configured_number_is_told_with_its_place(host, on_tpu, monkeypat
 def test_cores_cannot_be_picked(host, on_tpu):
     on_tpu(host.plug_in(V5E, 8))
     for asked in ([2], "idle", [0, 1]):
-        with pytest.raises(ValueError, match="the cores of a TPU can't be picked"):
+        with pytest.raises(
+            ValueError,
+            match=r"the cores of a TPU can't be picked.*leave devices out, and say num_processes=8 or 1",
+        ):
             resolve.resolve_spec(devices=asked)
     assert resolve.resolve_spec(devices=range(8)).num_processes == 8
     assert resolve.resolve_spec(devices=[0]).num_processes == 1

@@ -56,7 +56,7 @@ def _all_or_one(
         shown = repr(asked) if isinstance(asked, str) else list(asked)
         raise ValueError(
             f"devices={shown}: the cores of a TPU can't be picked, they run all together or one alone; leave "
-            f"devices out, and say num_processes={found.count} or num_processes=1"
+            "devices out" + (f", and say num_processes={found.count} or 1" if found.count > 1 else "")
         )
     chosen = everything if asked is None else tuple(asked)
     if num_processes is None:

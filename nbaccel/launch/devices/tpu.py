@@ -114,7 +114,14 @@ def find(environ: Mapping[str, str], host: TpuHost) -> Accelerators | None:
     if generation is None and chips:
         generation = generation_of_chip(chips[0])
     visible = environ.get(VISIBLE_CHIPS, "").strip()
-    number = len(visible.split(",")) if visible else count
+    names = [name.strip() for name in visible.split(",")] if visible else []
+    if not all(name.isdecimal() and int(name) < count for name in names) or len(set(names)) < len(names):
+        return none_found(
+            f"{VISIBLE_CHIPS}={visible!r} isn't a list of this machine's TPU chips, which are 0 to "
+            f"{count - 1}; unset it, or name one",
+            is_broken=True,
+        )
+    number = len(names) or count
     if number not in (1, count):
         return none_found(
             f"{VISIBLE_CHIPS}={visible!r} names {number} of {count} TPU chips, and only all of them or one "
@@ -168,8 +175,14 @@ def _rehearsal(environ: Mapping[str, str], host: TpuHost) -> Accelerators | None
     no wish.
     """
     text = environ.get(CPU_CORES, "").strip()
-    if not text.isdecimal() or int(text) < 1 or host.package("torch_xla") is None:
+    if not text or host.package("torch_xla") is None:
         return None
+    if not text.isdecimal() or int(text) < 1:
+        return none_found(
+            f"{CPU_CORES}={text!r} isn't a number of devices for torch_xla's CPU client; set it to 1, or "
+            "unset it",
+            is_broken=True,
+        )
     count = int(text)
     units = tuple(Unit(number, "XLA device on the CPU") for number in range(count))
     return Accelerators("xla", "xla", units, type_name="cpu client", units_per_process=count)

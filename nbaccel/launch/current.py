@@ -13,7 +13,11 @@ from nbaccel.launch.session import Session
 from nbaccel.launch.supervision.supervision import import_torch
 
 _current: Session | None = None
+_last: tuple[Session, tuple[object, ...]] | None = None
+"""The session that was started last, also when it has been stopped, and the configuration of that moment."""
 _owner = os.getpid()
+
+_DECIDING = ("num_processes", "devices", "cpu", "mixed_precision")
 
 
 def current_session() -> Session | None:
@@ -32,9 +36,9 @@ def session(
 ) -> Session:
     """The workers of this kernel: those that run already, when they fit, else new ones.
 
-    What is left out means: as the running session. Other devices or another number end the running
-    workers, and a line says so. Another precision holds for each
-    ``Accelerator`` that is made from then on.
+    What is left out means: as the running session, or as the one that was stopped, unless another
+    number, device or precision was configured since. Other devices or another number end the running
+    workers, and a line says so. Another precision holds for each ``Accelerator`` that is made from then on.
 
     Args:
         num_processes: workers on this machine; None: all visible accelerators, else one.
@@ -47,11 +51,11 @@ def session(
     Raises:
         ValueError: as :func:`nbaccel.notebook_launcher`.
     """
-    global _current, _owner
+    global _current, _last, _owner
     import_torch()
     running = current_session()
+    says_where = num_processes is not None or devices is not None or cpu
     if running is not None and not fresh:
-        says_where = num_processes is not None or devices is not None or cpu
         if not says_where:
             if mixed_precision is not None:
                 running.use_precision(check_mixed_precision(mixed_precision))
@@ -71,21 +75,46 @@ def session(
                 f"the session of {describe(running.spec)} ends: {describe(wanted)} {are} asked for"
             )
     else:
+        before = _before()
+        if before is not None and not says_where:
+            num_processes, devices = before.num_processes, before.devices or None
+            cpu = before.device_type == "cpu"
+        if before is not None and mixed_precision is None:
+            mixed_precision = before.mixed_precision
         settings = _settings(num_processes, devices, cpu, mixed_precision)
         wanted = spec_of(settings)
     if running is not None:
         running.stop()
     _current, _owner = Session(wanted, settings.prefer("start_method", start_method)), os.getpid()
+    _last = _current, _configured()
     return _current
 
 
-def stop_session() -> None:
-    """End the workers of this kernel, if there are any."""
-    global _current
+def stop_session(*, forget: bool = True) -> None:
+    """End the workers of this kernel, if there are any.
+
+    Args:
+        forget: whether the next session starts from the configuration; else it is as the one that ends.
+    """
+    global _current, _last
     running = current_session()
     if running is not None:
         running.stop()
     _current = None
+    if forget:
+        _last = None
+
+
+def _configured() -> tuple[object, ...]:
+    settings = _settings(None, None, False, None)
+    return tuple(settings[name] for name in _DECIDING)
+
+
+def _before() -> LaunchSpec | None:
+    """What the last session of this process was, while nothing else has been configured since."""
+    if _last is None or _owner != os.getpid() or _last[1] != _configured():
+        return None
+    return _last[0].spec
 
 
 def _settings(

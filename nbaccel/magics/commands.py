@@ -93,7 +93,7 @@ def _restart(_magics: AccelerateMagics, _rest: Sequence[str]) -> None:
 
 def _stop(_magics: AccelerateMagics, _rest: Sequence[str]) -> None:
     had = _running() is not None
-    stop_session()
+    stop_session(forget=False)
     notices.announce("the workers have ended" if had else "no workers run")
 
 

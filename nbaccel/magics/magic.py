@@ -15,7 +15,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 import nbaccel
 from nbaccel import config
-from nbaccel.launch import devices
+from nbaccel.launch import devices, notices
 from nbaccel.launch.current import session, stop_session
 from nbaccel.launch.session import Session
 from nbaccel.launch.zygotes import zygote_client
@@ -68,7 +68,10 @@ class AccelerateMagics(Magics):
 
     def _run_cell(self, line: str, cell: str) -> None:
         options = parse_line(line)
+        ending = self._runner if self._runner is not None and self._runner.session.is_alive else None
         chosen = choose_session(options)
+        if ending is not None and chosen is not ending.session and (lost := ending.names_of_workers):
+            notices.announce(f"with its workers went {', '.join(lost)}: run the cells again that made them")
         self.runner(chosen).run(
             running_cell(self.shell, line, cell),
             ranks=options.ranks,

@@ -372,6 +372,35 @@ def test_restart_and_stop(notebook: Notebook) -> None:
     assert "no workers run" in error.evalue
 
 
+@pytest.mark.parametrize("how", ["stop", "fresh"])
+def test_new_workers_are_as_many_as_before_until_something_else_is_configured(
+    notebook: Notebook, how: str
+) -> None:
+    notebook.on_workers("pass", "--bf16")
+    shown = "print(os.environ['WORLD_SIZE'], nbaccel.Accelerator().mixed_precision)"
+
+    def anew() -> list[str]:
+        if how == "stop":
+            notebook.run("%accelerate stop")
+        result = notebook.on_workers(shown, "--fresh" if how == "fresh" else "")
+        return sorted(line for line in result.stdout.splitlines() if not line.startswith("nbaccel: "))
+
+    assert anew() == ["[rank 0] 2 bf16", "[rank 1] 2 bf16"]
+    notebook.run("os.environ['NBACCEL_NUM_PROCESSES'] = '1'")
+    try:
+        assert anew() == ["1 no"]
+    finally:
+        notebook.run("del os.environ['NBACCEL_NUM_PROCESSES']")
+
+
+def test_names_that_end_with_the_workers_are_told(notebook: Notebook) -> None:
+    """Another number, by intent or by a slip, costs what lived on the workers."""
+    notebook.on_workers("mine = object()")
+    lines = notebook.on_workers("pass", "-n 1").stdout.splitlines()
+    assert lines[0] == "nbaccel: the session of 2 processes on cpu ends: 1 process on cpu is asked for"
+    assert lines[1] == "nbaccel: with its workers went mine: run the cells again that made them"
+
+
 def test_B165_stopping_leaves_nothing_and_the_kernel_never_joins(notebook: Notebook) -> None:
     notebook.run(MODEL)
     notebook.on_workers("accelerator = Accelerator(); model = accelerator.prepare(model)")

@@ -114,6 +114,7 @@ class Runner:
         chosen = self._checked(ranks)
         plan = self._plan(names.uses)
         self._refuse(plan, names.uses)
+        self._tell_of_changes(plan)
         task = CellTask(
             source=cell.source,
             raw=cell.raw,
@@ -205,6 +206,16 @@ class Runner:
         for name, reason in plan.refused.items():
             if name in direct:
                 raise TypeError(f"{name} can't be sent to the workers: {reason}")
+
+    def _tell_of_changes(self, plan: Plan) -> None:
+        changed = sorted(plan.passed_over)
+        if changed:
+            was, own = ("were", "those") if len(changed) > 1 else ("was", "the one")
+            notices.warn(
+                f"{', '.join(changed)} {was} changed in the notebook; the workers go on with {own} that they "
+                f"have: %accelerate push {' '.join(changed)} sends the notebook's"
+            )
+            self._shipping.told_of(changed, self._namespace)
 
     def _run_task(
         self,

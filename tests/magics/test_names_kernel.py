@@ -372,6 +372,30 @@ def test_restart_and_stop(notebook: Notebook) -> None:
     assert "no workers run" in error.evalue
 
 
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ("optimizer.param_groups[0]['lr'] = 0.01", "optimizer"),
+        ("torch.nn.init.zeros_(model.weight)", "model"),
+    ],
+)
+def test_a_change_in_place_of_what_is_prepared_on_the_workers_is_told_once(
+    notebook: Notebook, change: str, name: str
+) -> None:
+    notebook.run(MODEL)
+    prepare = "accelerator = Accelerator(); model, optimizer = accelerator.prepare(model, optimizer)"
+    notebook.on_workers(f"{prepare}\n{EPOCH}")
+    notebook.run(change)
+    look = "type(model), type(optimizer)"
+    assert notebook.on_workers(look).stderr == (
+        f"nbaccel: {name} was changed in the notebook; the workers go on with the one that they have: "
+        f"%accelerate push {name} sends the notebook's\n"
+    )
+    assert notebook.on_workers(look).stderr == ""
+    notebook.run(change.replace("0.01", "0.02"))
+    assert "was changed" in notebook.on_workers(look).stderr
+
+
 @pytest.mark.parametrize("how", ["stop", "fresh"])
 def test_new_workers_are_as_many_as_before_until_something_else_is_configured(
     notebook: Notebook, how: str

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 from nbaccel.launch.payload import payload
 from nbaccel.launch.payload.payload import Payload
 from nbaccel.launch.shipping import graph as shipping_graph
+from nbaccel.launch.shipping import stamps
 from nbaccel.launch.shipping.graph import Graph, Node, Table
 from nbaccel.launch.shipping.pickling import SendingPickler
 
@@ -104,6 +105,8 @@ class Plan:
     targets: dict[str, frozenset[int]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     """Names that can't be sent, and why."""
+    passed_over: set[str] = field(default_factory=set)
+    """Models and optimizers that the notebook has changed in place while the workers go on with their own."""
     modules: frozenset[str] = frozenset()
     """What the workers will import."""
     number: int = 0
@@ -162,6 +165,8 @@ class Shipping:
             if entry is not None and snapshot is not None and snapshot.still_holds(value, graph):
                 theirs.add(name)
                 needs = entry.needs
+                if name in uses and snapshot.has_changed_inside(value):
+                    plan.passed_over.add(name)
             lacks_it = name not in theirs or bool(self.ranks - entry_holders(entry))
             if lacks_it and is_shippable(name) and value is not MISSING:
                 node = candidates[name] = graph.node(value)
@@ -230,6 +235,13 @@ class Shipping:
             else:
                 self._entries[name] = replace(old, holders=old.holders | targets)
 
+    def told_of(self, names: Iterable[str], namespace: Mapping[str, Any]) -> None:
+        """The user knows of the changes in place of these: only later ones are told again."""
+        for name in names:
+            snapshot = self._entries[name].snapshot
+            if snapshot is not None:
+                snapshot.take_inside(namespace[name])
+
     def lost(self, keys: Collection[int]) -> None:
         """Some worker no longer has these objects."""
         self._table.drop(keys)
@@ -272,12 +284,21 @@ class Snapshot:
         self._ref: weakref.ref[Any] | None = None
         self._content: object = None
         self._is_missing = value is MISSING
+        self.take_inside(value)
         if not self._is_missing:
             self._content = graph.content(value)
             try:
                 self._ref = weakref.ref(value)
             except TypeError:
                 self._ref = None  # a number, a list: its content tells
+
+    def take_inside(self, value: Any) -> None:
+        """What a later change in place is told from."""
+        self._inside = stamps.of_inside(value)
+
+    def has_changed_inside(self, value: Any) -> bool:
+        """Whether a model or an optimizer that is still the same object was changed in place."""
+        return self._inside != stamps.of_inside(value)
 
     def still_holds(self, value: Any, graph: Graph) -> bool:
         """Whether the kernel has neither bound another value nor changed this one."""

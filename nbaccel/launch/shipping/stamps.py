@@ -74,6 +74,32 @@ def of_array(array: Any, *, whole_up_to: int = FULL_CHECK, by_place: bool = True
     return (*stamp, zlib.crc32(raw))
 
 
+def of_inside(value: Any) -> object:
+    """For a model or an optimizer a stamp that differs after a change in place; None for anything else.
+
+    By the counts that tensors keep of their changes, so that it costs next to nothing.
+    """
+    import torch
+
+    if isinstance(value, torch.nn.Module):
+        return tuple((id(part), _version(part)) for part in (*value.parameters(), *value.buffers()))
+    if isinstance(value, torch.optim.Optimizer):
+        return repr(
+            [
+                {key: [id(p) for p in entry] if key == "params" else entry for key, entry in group.items()}
+                for group in value.param_groups
+            ]
+        )
+    return None
+
+
+def _version(tensor: Any) -> int | None:
+    try:
+        return int(tensor._version)  # noqa: SLF001  # torch shows it under this name only
+    except RuntimeError:
+        return None  # an inference tensor has none
+
+
 def _is_plain(tensor: Any) -> bool:
     import torch
 

@@ -31,7 +31,10 @@ class Names:
 
 def names_of(tree: ast.Module, source: str) -> Names:
     """What the code binds and uses at module level."""
-    table = symtable.symtable(source, "<cell>", "exec")
+    # From Python 3.12 on the names of a comprehension stand among those of the scope around it (PEP 709);
+    # those of a generator expression never do.
+    scoped = ast.unparse(_Generators().visit(ast.parse(source)))
+    table = symtable.symtable(scoped, "<cell>", "exec")
     binds = {each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()}
     uses = {each.get_name() for each in table.get_symbols() if each.is_referenced()}
     stack = list(table.get_children())
@@ -40,8 +43,10 @@ def names_of(tree: ast.Module, source: str) -> Names:
         stack += child.get_children()
         for each in child.get_symbols():
             if each.is_global():
-                uses.add(each.get_name())
-                if each.is_declared_global() and each.is_assigned():
+                # `g += 1` isn't said to refer to g.
+                if each.is_referenced() or each.is_declared_global():
+                    uses.add(each.get_name())
+                if each.is_assigned():  # declared so, or by := in a comprehension of the top level
                     binds.add(each.get_name())
     changed = _changed(tree)
     has_star = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree))
@@ -52,6 +57,21 @@ def functions_of(tree: ast.Module) -> frozenset[str]:
     """Functions and classes that are defined at the top level."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return frozenset(node.name for node in tree.body if isinstance(node, kinds))
+
+
+class _Generators(ast.NodeTransformer):
+    """Comprehensions as generator expressions, with the same names in the same scopes."""
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp) -> ast.AST:
+        self.generic_visit(node)
+        return ast.copy_location(ast.GeneratorExp(node.elt, node.generators), node)
+
+    visit_SetComp = visit_ListComp  # noqa: N815  # NodeTransformer looks for this name
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.AST:
+        self.generic_visit(node)
+        pair = ast.Tuple([node.key, node.value], ast.Load())
+        return ast.copy_location(ast.GeneratorExp(pair, node.generators), node)
 
 
 def _changed(tree: ast.Module) -> set[str]:

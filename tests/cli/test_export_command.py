@@ -43,7 +43,7 @@ def test_the_script_runs_by_nbaccel_launch(train: Path, run: Callable[..., Done]
     result = call(train, "-o", "train.py")
     assert result.exit_code == 0, result.output
     assert "cells 1, 2, 3, 4" in result.output
-    assert "%pip list" in result.stderr
+    assert "%pip list" in result.output
     done = run("launch", "-q", "--cpu", "--num-processes", "2", "train.py")
     assert (done.code, done.lines) == (0, ["[rank 0] gathered [110, 111]"]), done.err
 

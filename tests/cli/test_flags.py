@@ -141,8 +141,8 @@ def test_B154_an_unknown_key_warns_and_strict_refuses(launched: dict[str, Any], 
     path.write_text("cpu: true\nnum_procesess: 2\n")
     result = call("--config-file", str(path), "s.py")
     assert result.exit_code == 0
-    assert "num_procesess" in result.stderr
-    assert "did you mean 'num_processes'?" in result.stderr
+    assert "num_procesess" in result.output
+    assert "did you mean 'num_processes'?" in result.output
     assert call("--config-file", str(path), "--strict", "s.py").exit_code == 2
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import enum
 import importlib
 import inspect
 import json
@@ -120,7 +121,8 @@ def arguments_of(kind: type, member: str) -> list[str] | None:
 
 def arguments(value: Any) -> list[str] | None:
     """Argument names; None where there are none to ask for."""
-    if not callable(value) or (inspect.isclass(value) and issubclass(value, Exception)):
+    # How an Enum is called is Python's affair, and differs between its releases.
+    if not callable(value) or (inspect.isclass(value) and issubclass(value, (Exception, enum.Enum))):
         return None
     try:
         parameters = inspect.signature(value).parameters.values()

@@ -153,6 +153,8 @@ def test_what_cannot_be_chosen_or_read_is_an_error(tmp_path: Path) -> None:
         ("def f(p):\n    q = p\n    return r + len(q)", {"f"}, {"r"}),
         ("def f():\n    global g\n    g += h", {"f", "g"}, {"g", "h"}),
         ("[i + k for i in j]", set(), {"j", "k"}),
+        ("x = {i: [k for k in i] for i in j} or {n for n in m}", {"x"}, {"j", "m"}),
+        ("[(last := i) for i in j]", {"last"}, {"last", "j"}),
         ("class C(B):\n    a = d\n    def m(self):\n        return e", {"C"}, {"B", "d", "e"}),
         ("a += 1", {"a"}, {"a"}),
         ("del a", {"a"}, {"a"}),

@@ -56,8 +56,12 @@ def test_gloos_report_that_all_is_well_is_left_out(shown):
     report = "[Gloo] Rank {} is connected to {} peer ranks. Expected number of connected peer ranks is : 1\n"
     router.feed(0, False, b"one\n" + report.format(0, 1).encode() + b"two\n")
     router.feed(1, False, report.format(1, 0).encode())
+    start, rest = report.format(0, 1)[:20], report.format(0, 1)[20:]
+    router.feed(0, False, start.encode())
+    router.feed(0, False, rest.encode() + b"three\n")
     end(router, range(2))
-    assert shown.getvalue() == "[rank 0] one\n[rank 0] two\n[rank 1] " + report.format(1, 0)
+    others = report.format(1, 0)
+    assert shown.getvalue() == f"[rank 0] one\n[rank 0] two\n[rank 1] {others}[rank 0] three\n"
 
 
 def test_lines_carry_their_rank_and_come_whole(shown):

@@ -39,7 +39,7 @@ def bits(tensor):
     return tensor.contiguous().flatten().view(torch.uint8)
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
+@pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning", "ignore:BComplex32:UserWarning")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_each_dtype_keeps_its_bits(dtype):
     if dtype in QUANTISED or str(dtype).removeprefix("torch.").startswith(("bits", "int1", "int2")):

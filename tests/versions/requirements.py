@@ -22,7 +22,10 @@ def lower_bounds() -> dict[str, str]:
     """By name: the lowest version that pyproject.toml allows, of the dependencies and of `EXTRAS`."""
     project = tomllib.loads(PYPROJECT.read_text())["project"]
     bounds: dict[str, str] = {}
-    for line in (*project["dependencies"], *(line for extra in EXTRAS for line in project["optional-dependencies"][extra])):
+    for line in (
+        *project["dependencies"],
+        *(line for extra in EXTRAS for line in project["optional-dependencies"][extra]),
+    ):
         match = re.fullmatch(r"([A-Za-z0-9_.-]+)>=([0-9.]+)(?:;.*)?", line)
         if match is None:
             raise ValueError(f"{PYPROJECT.name}: {line!r} has another form than name>=version")

@@ -14,5 +14,10 @@ _ALL_CONNECTED = re.compile(
 
 
 def without_noise(data: bytes) -> bytes:
-    """``data`` without such lines, as far as they lie in it whole: they are written in one piece."""
+    """``data`` without such lines, as far as they lie in it whole."""
     return _ALL_CONNECTED.sub(b"", data) if _MARK in data else data
+
+
+def is_noise(line: str) -> bool:
+    """Whether this is such a line, without its end: they may come in pieces."""
+    return line.startswith(_MARK.decode()) and _ALL_CONNECTED.match(line.encode() + b"\n") is not None

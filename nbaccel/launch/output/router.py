@@ -27,7 +27,7 @@ from nbaccel.launch.failures import annotate
 from nbaccel.launch.output import lines as line_reading
 from nbaccel.launch.output import marks
 from nbaccel.launch.output.logs import RankLogs
-from nbaccel.launch.output.noise import without_noise
+from nbaccel.launch.output.noise import is_noise, without_noise
 from nbaccel.launch.output.rank_feed import RankFeed
 from nbaccel.launch.output.screen import Screen, is_interactive
 from nbaccel.launch.transport.messages import Display
@@ -337,6 +337,7 @@ class _Stream:
             self._quiet_at = float("inf")
 
     def _emit(self, lines: list[str]) -> None:
+        lines = [line for line in lines if not is_noise(line)]
         if not lines:
             return
         if self._throttle.is_open:

@@ -29,7 +29,10 @@ def between_workers(pids: Iterable[int]) -> Mapping[int, frozenset[tuple[int, in
     for pid in pids:
         found[pid] = []
         with suppress(psutil.Error):  # it has ended: it has none
-            for connection in psutil.Process(pid).net_connections("tcp"):
+            owner = psutil.Process(pid)
+            # psutil 5.9, which hosted notebooks have, knows it by its old name only.
+            listed = getattr(owner, "net_connections", None) or owner.connections
+            for connection in listed("tcp"):
                 if connection.raddr and connection.status == psutil.CONN_ESTABLISHED:
                     found[pid].append((connection.laddr.port, connection.raddr.port))
     ends = {pair for pairs in found.values() for pair in pairs}

@@ -61,20 +61,15 @@ def rebuild(frames: Sequence[RemoteFrame]) -> types.TracebackType | None:
     """A traceback with these frames, outermost first; None for no frames."""
     tb: types.TracebackType | None = None
     for remote in reversed(frames):
-        frame = _frame_like(remote)
-        tb = types.TracebackType(tb, frame, frame.f_lasti, remote.line)
+        # Where in the code is all the same: the whole of it stands at one place.
+        tb = types.TracebackType(tb, _frame_like(remote), 0, remote.line)
     return tb
 
 
-class _StubError(Exception):
-    """Raised to get hold of a frame."""
-
-
 def _stub() -> Iterator[None]:
-    # A generator, since the frame of one that has ended has no caller: that of a plain function would
-    # keep the frames below it alive, and so all variables of those who wait for the launch.
-    raise _StubError
-    yield  # type: ignore[unreachable]  # what makes it a generator
+    # A generator, since the frame of one that never ran has no caller: that of a function would keep the
+    # frames below it alive, and so all variables of those who wait for the launch.
+    yield
 
 
 _STUB = _stub.__code__
@@ -88,15 +83,10 @@ def _frame_like(remote: RemoteFrame) -> types.FrameType:
         co_firstlineno=remote.first_line,
         co_linetable=_location_table(remote, len(_STUB.co_code) // 2),
     )
-    namespace = {"__name__": remote.module, "__file__": remote.filename, "_StubError": _StubError}
-    try:
-        next(types.FunctionType(code, namespace)())
-    except _StubError as error:
-        tb = error.__traceback__
-        assert tb is not None
-        assert tb.tb_next is not None
-        return tb.tb_next.tb_frame
-    raise AssertionError("the stub did not raise")
+    namespace = {"__name__": remote.module, "__file__": remote.filename}
+    frame = types.FunctionType(code, namespace)().gi_frame
+    assert isinstance(frame, types.FrameType)
+    return frame
 
 
 def _location_table(remote: RemoteFrame, code_units: int) -> bytes:

@@ -69,6 +69,8 @@ def loading_options(loader: DataLoader[Any]) -> dict[str, Any]:
         # Refused by DataLoader without workers, though it stores their defaults.
         for name in ("prefetch_factor", "multiprocessing_context", "persistent_workers"):
             options.pop(name, None)
+    if options.get("in_order"):
+        del options["in_order"]  # the default, which older loaders of torchdata don't know by name
     return options
 
 

@@ -79,3 +79,9 @@ def test_debugging(tmp_path: Path) -> None:
         "LaunchTimeout",
     ]
     assert "raised by rank 1; rank 0 failed in consequence" in "\n".join(errors[0].traceback)
+
+
+@pytest.mark.slow
+def test_evaluation(tmp_path: Path) -> None:
+    stdout, _ = execute("evaluation", tmp_path, "NUM_PROCESSES=2")
+    assert "gather has counted 53 images twice; rank 0 alone has seen 224" in stdout

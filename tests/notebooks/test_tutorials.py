@@ -85,3 +85,10 @@ def test_debugging(tmp_path: Path) -> None:
 def test_evaluation(tmp_path: Path) -> None:
     stdout, _ = execute("evaluation", tmp_path, "NUM_PROCESSES=2")
     assert "gather has counted 53 images twice; rank 0 alone has seen 224" in stdout
+
+
+@pytest.mark.slow
+def test_precision_and_accumulation(tmp_path: Path) -> None:
+    stdout, _ = execute("precision_and_accumulation", tmp_path, "NUM_PROCESSES=2")
+    assert "144 steps instead of 18" in stdout
+    assert "products in torch.float32 and torch.bfloat16; weights are torch.float32 in both" in stdout

@@ -1,5 +1,5 @@
-# make demo | test | test-browser | test-xla | test-release | check | docs | bench | clean. Needs Python 3.11 or newer, pip and make;
-# everything else goes into virtual environments of this checkout.
+# make demo | test | test-browser | test-xla | test-oldest | test-newest | test-release | check | docs | bench | clean.
+# Needs Python 3.11 or newer, pip and make; everything else goes into virtual environments of this checkout.
 #   PYTHON=python3.12     the interpreter to make the environment with
 #   JOBS=0                tests one after the other, in one process
 #   CONSTRAINTS=          install the newest versions instead of the tested ones
@@ -14,10 +14,17 @@ JOBS ?= 3
 XLA ?= 2.9
 VENV_XLA ?= $(VENV)-xla$(XLA:2.9=)
 
+# What depends most on other people's releases; VERSION_TESTS="--ignore=tests/browser --ignore=tests/xla tests" is all.
+VERSION_TESTS ?= \
+	tests/cli tests/export tests/launch/test_kernel_*.py tests/launch/test_payload_*.py tests/launch/test_frames.py \
+	tests/launch/test_output_kernel.py tests/launch/test_output_router.py tests/launch/test_session.py \
+	tests/magics tests/runtime/data tests/runtime/test_checkpoints.py tests/runtime/test_precision.py \
+	tests/test_accelerator.py tests/test_import.py tests/widgets
+
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 
-.PHONY: demo test test-browser test-xla test-release check format docs bench clean
+.PHONY: demo test test-browser test-xla test-release check format docs bench clean test-oldest test-newest
 
 demo: $(VENV)/.installed-demo  ## train a small network from a notebook, in a real kernel
 	$(BIN)/python notebooks/run.py notebooks/quickstart.ipynb
@@ -30,6 +37,9 @@ test-browser: $(VENV)/.installed-browser  ## what is seen in JupyterLab; needs C
 
 test-xla: $(VENV_XLA)/.installed  ## what runs on TPUs, with the real torch_xla on its CPU client; needs gcc
 	$(VENV_XLA)/bin/python -m pytest tests/xla $(PYTEST_ARGS)
+
+test-oldest test-newest: test-%: $(VENV)-%/.installed  ## with the lowest versions of everything, or the newest
+	$(VENV)-$*/bin/python -m pytest $(VERSION_TESTS) -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 test-release: $(VENV)/.installed-release  ## build wheel and sdist, install them in an environment of their own
 	rm -rf dist
@@ -55,7 +65,7 @@ bench: $(VENV)/.installed-bench  ## launch times, side by side with the incumben
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean:  ## remove the environment, executed notebooks and caches
-	rm -rf $(VENV) $(VENV)-xla $(VENV)-xla2.8 build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-xla $(VENV)-xla2.8 $(VENV)-oldest $(VENV)-newest build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find nbaccel tests benchmarks notebooks -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.installed-%: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
@@ -67,6 +77,12 @@ $(VENV_XLA)/.installed: tests/xla/install.sh tests/xla/cuda_stubs.py $(CONSTRAIN
 	@echo "installing torch_xla $(XLA) into $(VENV_XLA) (a minute or two)"
 	rm -rf $(VENV_XLA)
 	PYTHON=$(PYTHON) tests/xla/install.sh $(VENV_XLA) $(XLA) $(CONSTRAINTS)
+	@touch $@
+
+$(VENV)-oldest/.installed $(VENV)-newest/.installed: $(VENV)-%/.installed: tests/versions/install.sh pyproject.toml
+	@echo "installing the $* versions into $(VENV)-$* (three minutes)"
+	rm -rf $(VENV)-$*
+	PYTHON=$(PYTHON) tests/versions/install.sh $(VENV)-$* $*
 	@touch $@
 
 $(BIN)/python:

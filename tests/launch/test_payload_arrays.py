@@ -63,6 +63,8 @@ PAYLOAD_MEMORY = (bytearray, ctypes.Array)
 
 @pytest.mark.parametrize("name", ["plain", "fortran", "strided", "permuted", "structured", "record", "bool"])
 def test_their_memory_is_mapped_not_copied(name):
+    if name == "permuted" and np.__version__.startswith("1."):
+        pytest.skip("numpy 1 has only arrays in C's or Fortran's order travel out of band")
     arrived, _ = there(ARRAYS[name])
     assert isinstance(memory_of(arrived), PAYLOAD_MEMORY)
     arrived[...] = arrived[..., -1:] if arrived.ndim else arrived  # writable, without a fault

@@ -65,8 +65,6 @@ class _Running(threading.local):
     # Per thread: on some accelerators the ranks of a process are threads.
     def __init__(self) -> None:
         self.loops: list[weakref.ref[Loop]] = []
-        if threading.current_thread() is threading.main_thread() or thread_place() is not None:
-            gauges().loops = self.loops
 
 
 _running = _Running()
@@ -75,6 +73,9 @@ _running = _Running()
 def enter(loop: Loop) -> None:
     """Note that ``loop`` runs now, inside those that run already."""
     _running.loops.append(weakref.ref(loop))
+    if threading.current_thread() is threading.main_thread() or thread_place() is not None:
+        # Only now: whose gauges these are is said after this module was imported, by a forked worker for one.
+        gauges().loops = _running.loops
 
 
 def leave(loop: Loop) -> None:

@@ -16,10 +16,10 @@ VENV_XLA ?= $(VENV)-xla$(XLA:2.9=)
 
 # What depends most on other people's releases; VERSION_TESTS="--ignore=tests/browser --ignore=tests/xla tests" is all.
 VERSION_TESTS ?= \
-	tests/cli tests/export tests/launch/test_kernel_*.py tests/launch/test_payload_*.py tests/launch/test_frames.py \
-	tests/launch/test_output_kernel.py tests/launch/test_output_router.py tests/launch/test_session.py \
-	tests/magics tests/runtime/data tests/runtime/test_checkpoints.py tests/runtime/test_precision.py \
-	tests/test_accelerator.py tests/test_import.py tests/widgets
+	tests/cli/test_flags.py tests/cli/test_launch.py tests/export tests/launch/test_frames.py \
+	tests/launch/test_kernel_*.py tests/launch/test_output_kernel.py tests/launch/test_output_router.py \
+	tests/launch/test_payload_*.py tests/magics tests/runtime/data tests/runtime/test_precision.py \
+	tests/test_accelerator.py tests/test_import.py
 
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))

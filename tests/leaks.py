@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import multiprocessing.resource_tracker
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -291,9 +292,20 @@ def _mapping_differences(kind: str, before: dict[str, str], after: dict[str, str
     return lines + [f"{kind} {name}: {before[name]!r} -> {after[name]!r}" for name in changed]
 
 
+def _is_of_torch(entry: os.DirEntry[str]) -> bool:
+    """Whether this is the directory that torch up to 2.9 makes as it is imported, and leaves in the end where
+    the process, say a kernel, was killed. It is put on ``sys.path``, and empty.
+    """
+    return (
+        re.fullmatch(r"tmp\w{8}", entry.name) is not None
+        and entry.is_dir()
+        and not any(os.scandir(entry.path))
+    )
+
+
 def _temporary() -> frozenset[str]:
     """Entries of the temp directory (private to the run, see conftest.py) and of shared memory."""
-    names = {entry.path for entry in os.scandir(tempfile.gettempdir())}
+    names = {entry.path for entry in os.scandir(tempfile.gettempdir()) if not _is_of_torch(entry)}
     shared = Path("/dev/shm")
     if shared.is_dir():
         names |= {e.path for e in os.scandir(shared) if e.name.startswith(_SHARED_MEMORY)}

@@ -46,7 +46,7 @@ def test_pictures_of_the_form_and_of_a_cell_at_work(open_notebook):
     form.choice("mixed_precision").select_option(index=2)
     form.text("num_processes").fill("2")
     form.text("num_processes").press("Enter")
-    assert 'mixed_precision="bf16"' in form.line("python") or "bf16" in form.root.inner_text()
+    notebook.window.wait_for(lambda: "2 processes" in form.root.inner_text(), 15, "what it comes to")
     _take(form.root, "form")
 
     notebook.run(2)

@@ -33,7 +33,7 @@ def test_B053_the_error_of_the_cell_is_the_worker_s_own(notebook: Kernel) -> Non
     result = notebook.run("launch(work)", may_fail=True)
     error = result.error  # one, not two
     assert (error.ename, error.evalue) == ("ZeroDivisionError", "division by zero")
-    assert "return 1 / x  # the line to blame" in error.text
+    assert "return 1 / x" in error.text
     assert re.search(r"Cell In\[\d+\], line 2|ipykernel_\d+/\d+\.py", error.text)
     assert "rank 1" in error.text
 

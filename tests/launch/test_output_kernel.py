@@ -122,8 +122,8 @@ def test_B052_in_front_of_somebody_bars_are_live(kernel):
         before="get_ipython().kernel._allow_stdin = True  # what a front end says with each cell",
     )
     assert len(re.findall(r"\r\[rank 0\] +\d+%", result.stderr)) >= 2
-    assert "\r[rank 1]" not in result.stderr
-    assert "[rank 1] 100%" in result.stderr
+    # The others' last state only, as a line, which is written over the live bar if that still moves.
+    assert re.findall(r"\[rank 1\] +(\d+)%", result.stderr) == ["100"]
 
 
 def test_both_streams_of_a_rank_keep_their_order(kernel):

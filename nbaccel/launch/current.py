@@ -79,7 +79,8 @@ def session(
         if before is not None and not says_where:
             num_processes, devices = before.num_processes, before.devices or None
             cpu = before.device_type == "cpu"
-        if before is not None and mixed_precision is None:
+        # After a stop, options that say where describe the new workers wholly.
+        if before is not None and mixed_precision is None and (running is not None or not says_where):
             mixed_precision = before.mixed_precision
         settings = _settings(num_processes, devices, cpu, mixed_precision)
         wanted = spec_of(settings)

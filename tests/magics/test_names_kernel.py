@@ -417,6 +417,13 @@ def test_new_workers_are_as_many_as_before_until_something_else_is_configured(
         notebook.run("del os.environ['NBACCEL_NUM_PROCESSES']")
 
 
+def test_options_after_a_stop_describe_the_new_workers_wholly(notebook: Notebook) -> None:
+    notebook.on_workers("pass", "--bf16")
+    notebook.run("%accelerate stop")
+    result = notebook.on_workers("print(nbaccel.Accelerator().mixed_precision)", "--cpu -n 1")
+    assert result.stdout.splitlines()[-1] == "no"
+
+
 def test_names_that_end_with_the_workers_are_told(notebook: Notebook) -> None:
     """Another number, by intent or by a slip, costs what lived on the workers."""
     notebook.on_workers("mine = object()")

@@ -7,6 +7,7 @@ hide errors of callbacks, or print them where nobody looks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets
@@ -118,7 +119,7 @@ class FormView:
             button.on_click(self._guarded(action))
         meaning = Words("nbaccel-meaning")
         meaning.say(
-            f"Apply: for this kernel. Save: also for later ones, in {self._choice.target()}. "
+            f"Apply: for this kernel. Save: also for later ones, in {_below_home(self._choice.target())}. "
             "Test: try it out. Reset: take back what was applied here.",
             "quiet",
         )
@@ -321,6 +322,12 @@ class FormView:
         self.root.children = (kept,)
         for widget in doomed:
             widget.close()
+
+
+def _below_home(path: Path) -> str:
+    """``~/.config/...`` for what lies in the home directory; elsewhere the path as it is."""
+    home = Path.home()
+    return f"~/{path.relative_to(home).as_posix()}" if path.is_relative_to(home) else str(path)
 
 
 def _all_below(widget: Any) -> list[Any]:

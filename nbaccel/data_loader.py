@@ -12,9 +12,6 @@ from nbaccel.runtime.data.dispatcher import (
 from nbaccel.runtime.data.iterable_shard import (
     IterableDatasetShard,
 )
-from nbaccel.runtime.data.loader import (
-    DataLoaderShard,
-)
 from nbaccel.runtime.data.prepare import (
     prepare_data_loader,
     skip_first_batches,
@@ -22,6 +19,9 @@ from nbaccel.runtime.data.prepare import (
 from nbaccel.runtime.data.samplers import (
     SeedableRandomSampler,
     SkipBatchSampler,
+)
+from nbaccel.runtime.data.sharded import (
+    DataLoaderShard,
 )
 
 __all__ = [

@@ -29,7 +29,6 @@ from nbaccel.runtime.data.iterable_shard import (
     ResumableMarkedShard,
 )
 from nbaccel.runtime.data.loader import (
-    DataLoaderShard,
     PreparedLoader,
     iterates_its_own_way,
     loads_by_index,
@@ -37,6 +36,7 @@ from nbaccel.runtime.data.loader import (
 )
 from nbaccel.runtime.data.order import EpochOrder
 from nbaccel.runtime.data.samplers import SeedableRandomSampler, SkipBatchSampler, find_sampler
+from nbaccel.runtime.data.sharded import DataLoaderShard
 from nbaccel.runtime.data.stateful import (
     is_stateful_loader,
     keeps_its_place,

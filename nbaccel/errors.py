@@ -40,7 +40,7 @@ class WorkerDied(WorkerError):
 
 
 class LaunchTimeout(WorkerError, TimeoutError):
-    """The launch wasn't over after the ``timeout`` that was asked for."""
+    """The launch was not over after the ``timeout`` that was asked for, or a machine had not come by then."""
 
 
 class LaunchError(WorkerError):

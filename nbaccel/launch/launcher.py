@@ -211,7 +211,7 @@ def _launch_once(
     watch: ProgressWatch | None = None
     try:
         notices.announce(describe(spec))
-        setup = setup_maker(spec, rendezvous, further_environ, router.secret)
+        setup = setup_maker(spec, rendezvous, further_environ, router.secret, timeout=options.timeout)
         # It may wait for imports; there is nothing to be stopped yet, so an interrupt may just be raised.
         spawner = spawners.of(options.start_method, call.modules)
         with (

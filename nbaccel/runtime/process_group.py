@@ -132,7 +132,7 @@ def ensure_process_group(
     if init_method not in (None, "env://"):
         dist.init_process_group(init_method=init_method, device_id=bound, **common)  # type: ignore[arg-type]
     else:
-        base = _rendezvous_store(env, wait)
+        base = rendezvous_store(env, wait)
         attempt = os.environ.get(RESTART_COUNT, "0") if _round is None else f"round {_round}"
         prefix = f"nbaccel/{attempt}/{_generation}"
         store = PrefixStore(prefix, base)
@@ -213,7 +213,12 @@ def _check_fits(env: ProcessEnvironment, device_type: str) -> None:
         )
 
 
-def _rendezvous_store(env: ProcessEnvironment, timeout: timedelta) -> TCPStore:
+def rendezvous_store(env: ProcessEnvironment, timeout: timedelta) -> TCPStore:
+    """The store at ``MASTER_ADDR`` and ``MASTER_PORT``, connected to once; ``timeout`` is that of its waits.
+
+    Raises:
+        RuntimeError: no address is set, or nobody could be reached there.
+    """
     address, port = os.environ.get(MASTER_ADDR), os.environ.get(MASTER_PORT)
     if not address or not port:
         raise RuntimeError(
@@ -226,6 +231,7 @@ def _rendezvous_store(env: ProcessEnvironment, timeout: timedelta) -> TCPStore:
         _stores[key] = TCPStore(
             address, key[1], env.world_size, is_master=hosts, timeout=timeout, multi_tenant=True
         )
+    _stores[key].set_timeout(timeout)
     return _stores[key]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader
 
 from nbaccel import debug_launcher, notebook_launcher
 from nbaccel.config import active_spec
+from nbaccel.errors import LaunchTimeout
 
 
 def _rank() -> int:
@@ -279,6 +281,49 @@ def test_B177_B179_two_launches_of_two_processes_make_one_world_of_four():
     for thread in threads:
         thread.join()
     assert values == {0: [0, 1, 2, 3], 1: [0, 1, 2, 3]}
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def test_B177_a_machine_that_does_not_come_is_named(capsys):
+    port = _free_port()
+    with pytest.raises(LaunchTimeout) as caught:
+        notebook_launcher(_rank, num_processes=2, num_nodes=2, use_port=port, timeout=8)
+    text = str(caught.value)
+    assert "1 of 2 machines are here, machine 1 has not come" in text
+    assert f"127.0.0.1:{port} within 6.4 s" in text
+    assert "node_rank" in text
+    assert f"waiting at 127.0.0.1:{port}: 1 of 2 machines are here" in capsys.readouterr().err
+
+
+def test_B178_a_first_machine_that_nobody_hears_is_named_with_the_systems_reason():
+    port = _free_port()
+    with pytest.raises(LaunchTimeout) as caught:
+        notebook_launcher(_rank, num_nodes=2, node_rank=1, use_port=port, timeout=5)
+    text = str(caught.value)
+    assert f"nobody answered at 127.0.0.1:{port} within 4 s" in text
+    assert os.strerror(errno.ECONNREFUSED) in text
+
+
+def test_B177_functions_without_collectives_wait_for_every_machine():
+    port = _free_port()
+    values: dict[int, object] = {}
+
+    def launch(node: int) -> None:
+        values[node] = notebook_launcher(
+            _rank, num_processes=1, num_nodes=2, node_rank=node, use_port=port, timeout=60
+        )
+
+    threads = [threading.Thread(target=launch, args=(node,)) for node in (1, 0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert values == {0: 0, 1: 1}
 
 
 def test_max_restarts_runs_the_function_anew(tmp_path, capsys):

@@ -16,6 +16,12 @@ from nbaccel.launch.system import process
 from nbaccel.launch.transport import messages
 from nbaccel.runtime.environment import ProcessEnvironment
 
+MEETING_TIMEOUT_S = 1800.0
+"""How long machines wait for each other at most; a process group of torch's waits as long."""
+
+MEETING_SHARE = 0.8
+"""Of the time that the launch may take."""
+
 _THREADS = "OMP_NUM_THREADS"
 
 
@@ -26,6 +32,7 @@ def setup_maker(
     marks_secret: bytes,
     *,
     stays: bool = False,
+    timeout: float | None = None,
 ) -> Callable[[int], messages.Setup]:
     """A function from local rank to setup. This process's environment is read once, now.
 
@@ -35,6 +42,7 @@ def setup_maker(
         further_environ: variables that workers have besides this process's.
         marks_secret: what the workers' marks in their output start with.
         stays: they belong to a session.
+        timeout: seconds that the launch may take.
 
     Raises:
         ValueError: the variable that hides devices can't be narrowed to the chosen ones.
@@ -82,9 +90,16 @@ def setup_maker(
             num_threads=num_threads,
             marks_secret=marks_secret,
             stays=stays,
+            meeting_timeout=_meeting_timeout(timeout) if spec.num_nodes > 1 else None,
         )
 
     return setup
+
+
+def _meeting_timeout(timeout: float | None) -> float:
+    """Less than the launch may take: that error could tell only where ranks are, not who has not come."""
+    longest = MEETING_TIMEOUT_S
+    return longest if timeout is None else min(longest, MEETING_SHARE * timeout)
 
 
 def _asked_threads(environ: Mapping[str, str]) -> int | None:

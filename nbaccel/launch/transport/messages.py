@@ -118,6 +118,8 @@ class Setup:
     """It belongs to a session: a failed task isn't its end."""
     marks_secret: bytes = b""
     """What the marks in its output start with (:mod:`nbaccel.launch.output.marks`); empty: no marks."""
+    meeting_timeout: float | None = None
+    """Seconds to wait for the other machines before the first task; None: there are none."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from nbaccel.launch.transport import messages
 from nbaccel.launch.transport.channel import Channel, ChannelClosed, Ticket
 from nbaccel.launch.worker import display, no_keyboard, standing
 from nbaccel.launch.worker.streams import Turns, flush_streams, take_streams
-from nbaccel.runtime.environment import take_place, thread_place
+from nbaccel.runtime.environment import ProcessEnvironment, take_place, thread_place
 from nbaccel.runtime.gauges import Gauges, use_gauges
 from nbaccel.runtime.steps import StepClock, use_clock
 
@@ -101,6 +101,8 @@ class Worker:
         self._pid = os.getpid()
         self._rank = 0
         self._stays = False
+        self._place = ProcessEnvironment()
+        self._meeting_timeout: float | None = None
         self._clock = StepClock()
         self._gauges = Gauges(self._clock)
         self._steps_before = 0
@@ -169,6 +171,8 @@ class Worker:
     def _take_rank(self, setup: messages.Setup) -> None:
         self._rank = setup.place.rank
         self._stays = setup.stays
+        self._place = setup.place
+        self._meeting_timeout = setup.meeting_timeout
         if setup.spec.device_type == "xla":
             take_place(setup.place)
             self._use_counters()
@@ -211,6 +215,7 @@ class Worker:
         self._be_interruptible()
         try:
             self._runs_user_code = True
+            self._meet()
             with payload.Payload.from_ticket(ticket, given=False) as packed, _loading:
                 function, args, kwargs = packed.load()
             value = _user_call(function, args, kwargs)
@@ -218,6 +223,14 @@ class Worker:
         finally:
             self._runs_user_code = False
         return value
+
+    def _meet(self) -> None:
+        """Before the first task: wait for the other machines, if there are any."""
+        if self._meeting_timeout is not None:
+            from nbaccel.runtime.meeting import wait_for_machines
+
+            wait_for_machines(self._place, self._meeting_timeout)
+            self._meeting_timeout = None
 
     def _be_interruptible(self) -> None:
         signal.signal(signal.SIGINT, self._on_interrupt)  # an earlier task may have set its own

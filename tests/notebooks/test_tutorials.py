@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -92,3 +93,14 @@ def test_precision_and_accumulation(tmp_path: Path) -> None:
     stdout, _ = execute("precision_and_accumulation", tmp_path, "NUM_PROCESSES=2")
     assert "144 steps instead of 18" in stdout
     assert "products in torch.float32 and torch.bfloat16; weights are torch.float32 in both" in stdout
+
+
+@pytest.mark.slow
+def test_script_and_machines(tmp_path: Path) -> None:
+    # The notebook exports its own file, which has another name here.
+    stdout, _ = execute("script_and_machines", tmp_path, "NOTEBOOK=script_and_machines-test.ipynb")
+    assert "train.py has cells 3, 5, 6 of script_and_machines-test.ipynb" in stdout
+    assert "1 process on cpu, node 1 of 2 (2 processes in all)" in stdout
+    losses = re.findall(r"^ +(notebook|script|machines) +([\d.]+)$", stdout, re.MULTILINE)
+    assert [run for run, _ in losses] == ["notebook", "script", "machines"]
+    assert len({loss for _, loss in losses}) == 1

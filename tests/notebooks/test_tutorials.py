@@ -104,3 +104,15 @@ def test_script_and_machines(tmp_path: Path) -> None:
     losses = re.findall(r"^ +(notebook|script|machines) +([\d.]+)$", stdout, re.MULTILINE)
     assert [run for run, _ in losses] == ["notebook", "script", "machines"]
     assert len({loss for _, loss in losses}) == 1
+
+
+@pytest.mark.slow
+def test_text_classification(tmp_path: Path) -> None:
+    stdout, _ = execute("text_classification", tmp_path, "NUM_PROCESSES=2")
+    held_out = re.search(r"(\d+) held out, for example", stdout)
+    assert held_out
+    accuracies = re.findall(r"epoch +\d+: .*, ([\d.]+) on (\d+) held out", stdout)
+    assert [counted for _, counted in accuracies] == [held_out[1]] * 4  # each paragraph once, in each epoch
+    chance = re.search(r"always '.*': ([\d.]+)", stdout)
+    assert chance
+    assert float(accuracies[-1][0]) > float(chance[1]) + 0.3

@@ -92,4 +92,4 @@ def test_B070_the_end_of_the_kernel_ends_threads_too(fresh_kernel: Kernel):
     )
     cell.wait_for_text("[rank 2] waits", timeout=60)
     fresh_kernel.kill()
-    fresh_kernel.wait_until_alone(10)
+    fresh_kernel.wait_until_alone(5)

@@ -20,6 +20,7 @@ import torch
 from nbaccel import notebook_launcher
 from nbaccel.config import LaunchSpec
 from nbaccel.errors import LaunchError, LaunchTimeout, WorkerDied
+from nbaccel.launch import launcher
 from nbaccel.launch import session as session_module
 from nbaccel.launch.devices import discovery
 from nbaccel.launch.devices.discovery import Discovery
@@ -249,7 +250,7 @@ def cells(host):
     session.stop()
 
 
-def _step_apart(then: str):
+def _step_apart(then: str, started: Path | None = None):
     """Steps of a rank's own, as many as its number and one; then it fails, waits, or meets the others."""
     names = vars(sys.modules["__main__"])
     accelerator, model, optimizer = names["accelerator"], names["model"], names["optimizer"]
@@ -260,7 +261,9 @@ def _step_apart(then: str):
             optimizer.step()
             optimizer.zero_grad()
     accelerator.backward(model(data).sum())  # a window of accumulation that is broken off
-    if accelerator.process_index == 1:
+    if started is not None:
+        (started / str(accelerator.process_index)).touch()
+    elif accelerator.process_index == 1:
         raise ZeroDivisionError
     if then == "meets":
         accelerator.wait_for_everyone()
@@ -298,6 +301,37 @@ def test_cores_are_alike_again_after_a_cell_that_stopped_at_different_places(cel
     assert [state[:2] for state in after] == [after[0][:2]] * 4
     assert after[0][0] != states[0][0]
     assert not capsys.readouterr().err
+
+
+def test_cores_are_alike_again_after_an_interrupt(cells, tmp_path, interrupt_when):
+    cells.run(_train)
+    pids = cells.run(os.getpid)
+    interrupt_when("0", "1", "2", "3")
+    with pytest.raises(KeyboardInterrupt):
+        cells.run(_step_apart, "waits", tmp_path)
+    states = cells.run(_state)
+    assert cells.run(os.getpid) == pids
+    assert states == [states[0]] * 4
+    assert states[0][1:] == ([6.0, 6.0], None)
+
+
+def test_uneven_inputs_are_left_to_even_batches(cells):
+    """All ranks must take the same steps: there is nothing to join, and that is said."""
+
+    def join():
+        import warnings
+
+        from nbaccel import Accelerator
+
+        accelerator = Accelerator()
+        model = accelerator.prepare(torch.nn.Linear(1, 1))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with accelerator.join_uneven_inputs([model]):
+                accelerator.backward(model(torch.ones(1, 1)).sum())
+        return [str(warning.message).partition(" on ")[0] for warning in caught]
+
+    assert cells.run(join) == [["join_uneven_inputs does nothing"]] * 4
 
 
 def test_cores_that_wait_in_a_collective_are_ended_in_one_line(cells, capsys):
@@ -415,6 +449,12 @@ def test_streams_of_threads_are_whole_and_in_order(rehearsal, capsys):
         ]
 
 
+def test_what_bypasses_python_is_told_as_the_first_rank_of_the_process(rehearsal, capsys):
+    rehearsal(3)
+    notebook_launcher(lambda: os.write(1, b"from C\n") if _rank() == 2 else None)
+    assert capsys.readouterr().out.splitlines()[1:] == ["[rank 0] from C"]
+
+
 def test_only_the_main_one_is_shown_when_asked(rehearsal, capsys):
     rehearsal(3)
     notebook_launcher(lambda: print("rank", _rank()), output="main")
@@ -503,19 +543,20 @@ def test_B150_large_data_is_mapped_and_not_copied(rehearsal):
     import numpy as np
 
     rehearsal(4)
-    data = np.ones(64 << 20, dtype=np.uint8)
 
-    def look():
-        before = _own_kib()
+    def look(data):
         total = int(data.sum())
         if _rank() == 1:
             data[0] = 7
-        return total, int(data[0]), _own_kib() - before
+        return total, int(data[0]), _own_kib()
 
-    values = notebook_launcher(look, returns="all")
+    [*_, (_, _, without)] = notebook_launcher(look, (np.ones(1, dtype=np.uint8),), returns="all")
+    data = np.ones(64 << 20, dtype=np.uint8)
+    values = notebook_launcher(look, (data,), returns="all")
     assert [value[0] for value in values] == [64 << 20] * 4
     assert [value[1] for value in values] == [1, 7, 1, 1]
-    assert max(value[2] for value in values) < 32 << 10
+    # Against a launch that was given next to nothing: a copy for whoever it may be would be 64 MiB.
+    assert max(value[2] for value in values) - without < 32 << 10
     assert data[0] == 1
 
 
@@ -579,6 +620,7 @@ def test_B173_the_launcher_asks_nothing_else_of_torch_xla(rehearsal, monkeypatch
         patch.setitem(sys.modules, "torch_xla", _Library(runs=False))
         assert notebook_launcher(_rank, returns="all") == [0, 1]
         patch.setitem(sys.modules, "torch_xla", _Library(runs=True))
+        patch.setattr(launcher, "WorkerGroup", None)  # nothing may be started any more
         with pytest.raises(LaunchError, match="holds the xla cpu client already"):
             notebook_launcher(_rank)
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from importlib import metadata
 from importlib.util import find_spec
 
 import pytest
@@ -24,9 +25,10 @@ from nbaccel.launch.devices import tpu_types
 from nbaccel.launch.group import xla
 from nbaccel.launch.progress import progress
 from nbaccel.launch.session import Session
-from tests.launch.fake_tpu import V3, V4, V5E, V5P, V6E
+from tests.launch.fake_tpu import V3, V4, V5E, V5P, V6E, V7X
 
-pytestmark = pytest.mark.skipif(find_spec("torch_xla") is None, reason="needs torch_xla")
+HAS_XLA = find_spec("torch_xla") is not None
+pytestmark = pytest.mark.skipif(not HAS_XLA, reason="needs torch_xla")
 
 
 @pytest.fixture
@@ -258,7 +260,8 @@ def test_cells_on_several_threads_are_refused(devices):
 
 _IN_A_KERNEL = """
 import torch, torch_xla, torch_xla.core.xla_model as xm
-from nbaccel import notebook_launcher
+from nbaccel import Accelerator, notebook_launcher
+print(Accelerator().device)
 torch.ones(2, requires_grad=True).sum().backward()   # a fork of this process could not run one on XLA
 big = torch.randn(600, 600) @ torch.randn(600, 600)  # nor use OpenMP
 
@@ -289,7 +292,8 @@ def test_B173_after_an_import_and_a_backward_and_not_when_the_kernel_holds_the_d
         check=True,
     )
     lines = done.stdout.splitlines()
-    assert [line for line in lines if not line.startswith("nbaccel:")][:3] == [
+    assert [line for line in lines if not line.startswith("nbaccel:")][:4] == [
+        "cpu",  # it looks, and doesn't start the runtime
         "[1.0, 1.0]",
         "runs: False",
         "[1.0, 1.0]",
@@ -314,7 +318,10 @@ for chips, environ in json.loads(sys.argv[1]):
     tpu.num_available_chips = lambda: chips
     processes = tpu.num_local_processes()
     cores = tpu.num_logical_cores_per_chip()
-    tpu.configure_topology(processes - 1, processes)
+    if processes == 1:
+        tpu.configure_one_chip_topology()
+    else:
+        tpu.configure_topology(processes - 1, processes)
     answers.append([processes, cores, {name: os.environ[name] for name in set(os.environ) - before}])
 print(json.dumps(answers))
 """
@@ -324,11 +331,15 @@ TYPES = [
     (V3, 4, "v3-8", "1,1,1", "2,2,1"),
     (V4, 4, "v4-8", "1,1,1", "2,2,1"),
     (V5P, 4, "v5p-8", "1,1,1", "2,2,1"),
+    (V5E, 1, "v5litepod-1", "1,1,1", "1,1,1"),
     (V5E, 4, "v5litepod-4", "1,1,1", "2,2,1"),
     (V5E, 8, "v5litepod-8", "1,1,1", "2,4,1"),
+    (V6E, 1, "v6e-1", "1,1,1", "1,1,1"),
     (V6E, 4, "v6e-4", "1,1,1", "2,2,1"),
     (V6E, 8, "v6e-8", "1,1,1", "2,4,1"),
 ]
+if HAS_XLA and not metadata.version("torch_xla").startswith("2.8."):
+    TYPES.append((V7X, 4, "tpu7x-8", "1,1,1", "2,2,1"))  # 2.8 doesn't know it
 """Chip, how many, the type as the host's environment names it, and how processes and chips lie there."""
 
 
@@ -361,8 +372,13 @@ def test_processes_and_their_environment_are_those_of_torch_xlas_own_rules():
             hardware=f"tpu {tpu_types.generation_named(name).type_name(chips)}",
         )
         ours, _unwanted = xla.environ_maker(spec, {"PJRT_DEVICE": "TPU"})(processes - 1)
-        shift = int(ours["TPU_PROCESS_PORT"]) - int(theirs["TPU_PROCESS_PORT"])  # other ports were free
-        theirs["TPU_PROCESS_PORT"] = str(int(theirs["TPU_PROCESS_PORT"]) + shift)
-        ports = [8476 + shift + number for number in range(processes)]
-        theirs["TPU_PROCESS_ADDRESSES"] = ",".join(f"localhost:{port}" for port in ports)
+        if processes > 1:
+            _move_ports(theirs, int(ours["TPU_PROCESS_PORT"]), processes)
         assert {key: value for key, value in ours.items() if key in theirs} == theirs, name
+
+
+def _move_ports(told: dict[str, str], port: int, processes: int) -> None:
+    """As if torch_xla had begun with the ports that were free."""
+    first = port - int(told["TPU_PROCESS_PORT"]) + xla.BASE_PORT
+    told["TPU_PROCESS_PORT"] = str(port)
+    told["TPU_PROCESS_ADDRESSES"] = ",".join(f"localhost:{first + number}" for number in range(processes))

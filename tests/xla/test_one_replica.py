@@ -59,8 +59,41 @@ def test_one_cut_a_batch_and_no_compilation_after_the_first_steps():
     ((cuts, compiled, seen, steps),) = run_replicas(work, 1)
     assert cuts == [7, 7] * 3
     assert seen == [(50, [(8,)], "xla")] * 3
-    assert compiled[1] == compiled[2], "an epoch like the one before was compiled for"
+    assert compiled == [compiled[0]] * 3, "an epoch like the one before was compiled for"
     assert steps == 12
+
+
+def test_the_last_batch_is_left_short_where_that_is_wanted():
+    def work():
+        from torch.utils.data import DataLoader
+
+        from nbaccel import Accelerator, DataLoaderConfiguration
+
+        lengths = []
+        for even in (True, False):
+            accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(even_batches=even))
+            lengths.append([len(batch) for batch in accelerator.prepare(DataLoader(range(7), batch_size=3))])
+        return lengths
+
+    assert run_replicas(work, 1) == [[[3, 3, 3], [3, 3, 1]]]
+
+
+def test_a_running_variance_is_that_of_the_batch():
+    """What torch_xla does, and torch doesn't: the documentation says so."""
+
+    def work():
+        import torch
+
+        from nbaccel import Accelerator
+
+        accelerator = Accelerator()
+        x = torch.tensor([[1.0], [2.0], [3.0], [6.0]])
+        norm = accelerator.prepare(torch.nn.BatchNorm1d(1, momentum=1.0))
+        norm(x.to(accelerator.device))
+        return norm.running_var.item(), x.var(correction=0).item(), x.var().item()
+
+    ((running, of_batch, unbiased),) = run_replicas(work, 1)
+    assert abs(running - of_batch) < 1e-5 < unbiased - of_batch
 
 
 def test_batches_are_on_their_way_before_they_are_needed_and_keep_their_type():

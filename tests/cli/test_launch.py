@@ -284,6 +284,34 @@ def test_output_of_the_main_rank_and_log_files(run: Run, script: Script, tmp_pat
     assert "rank 1/2" in (tmp_path / "logs" / "rank-1.log").read_text()
 
 
+@pytest.mark.parametrize(
+    ("backend", "rank", "option", "told"),
+    [
+        ("static", 0, "timeout=2", "1/2 clients joined"),
+        ("static", 1, "timeout=2", "127.0.0.1"),
+        ("c10d", 0, "join_timeout=2", "RendezvousTimeoutError"),
+    ],
+)
+def test_B177_B178_machines_that_do_not_meet_are_told_in_one_line(
+    start: Start, script: Script, backend: str, rank: int, option: str, told: str
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ended = start(
+        *("launch", "--cpu", "--num-machines", "2", "--num-processes", "2", "--machine-rank", rank),
+        *("--main-process-ip", "127.0.0.1", "--main-process-port", port, "--rdzv-backend", backend),
+        *("--rdzv-id", "job", "--rdzv-conf", option, script("print('never')\n")),
+    ).finish()
+    assert ended.code == 2
+    assert "never" not in ended.lines
+    [line] = [line for line in ended.err.splitlines() if line.startswith("nbaccel: error: ")]
+    assert f"2 machines were to meet at 127.0.0.1:{port}, and did not: " in line
+    assert told in line
+    assert "--machine-rank" in line
+    assert "Traceback" not in ended.err
+
+
 @pytest.mark.parametrize("backend", ["static", "c10d"])
 def test_two_agents_meet_on_loopback(start: Start, script: Script, backend: str) -> None:
     text = (

@@ -71,6 +71,7 @@ def run(job: Job) -> None:
     Raises:
         WorkerDied: a process ended with an exit code other than 0, or by a signal.
         KeyboardInterrupt: the same, after an interrupt that the script didn't handle.
+        LaunchTimeout: the machines did not meet.
         OSError: the port is in use, or a log can't be written.
     """
     is_direct = (
@@ -81,7 +82,8 @@ def run(job: Job) -> None:
     )
     first = job.spec.node_rank * job.spec.num_processes
     ranks = range(first, first + job.spec.num_processes)
-    handler = meeting.open_handler(job.meeting, job.spec)
+    with meeting.told_in_full(job.meeting, job.spec):
+        handler = meeting.open_handler(job.meeting, job.spec)
     with contextlib.ExitStack() as stack:
         stack.callback(handler.shutdown)
         stack.enter_context(_environment(job))
@@ -108,7 +110,8 @@ def run(job: Job) -> None:
         )
         agent.owns_process = job.owns_process and job.spec.num_nodes > 1
         try:
-            result = agent.run(job.role)
+            with meeting.told_in_full(job.meeting, job.spec):
+                result = agent.run(job.role)
         except SignalException as error:
             # It came before the workers were there, or while the agents waited for each other.
             raise WorkerDied(

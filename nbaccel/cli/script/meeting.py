@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import DistError
 from torch.distributed.elastic.rendezvous import (
+    RendezvousError,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
@@ -16,6 +19,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 
 from nbaccel.config import LaunchSpec
+from nbaccel.errors import LaunchTimeout
 from nbaccel.launch.request.rendezvous import DEFAULT_MULTI_NODE_PORT, Rendezvous, open_rendezvous
 
 
@@ -34,6 +38,11 @@ class MeetingPoint:
     options: Mapping[str, str] = field(default_factory=dict)
     """For torch's rendezvous backend."""
 
+    @property
+    def endpoint(self) -> str:
+        """Address and port where several machines meet."""
+        return f"{self.address}:{self.port or DEFAULT_MULTI_NODE_PORT}"
+
 
 def open_handler(point: MeetingPoint, spec: LaunchSpec) -> RendezvousHandler:
     """The rendezvous for an agent.
@@ -49,13 +58,32 @@ def open_handler(point: MeetingPoint, spec: LaunchSpec) -> RendezvousHandler:
         options.setdefault("timeout", 900)
     parameters = RendezvousParameters(
         backend=point.backend,
-        endpoint=f"{point.address}:{point.port or DEFAULT_MULTI_NODE_PORT}",
+        endpoint=point.endpoint,
         run_id=point.run_id,
         min_nodes=spec.num_nodes,
         max_nodes=spec.num_nodes,
         **options,
     )
     return rendezvous_registry.get_rendezvous_handler(parameters)
+
+
+@contextlib.contextmanager
+def told_in_full(point: MeetingPoint, spec: LaunchSpec) -> Iterator[None]:
+    """When machines don't meet, say where they were to and how many: torch's errors tell one or the other.
+
+    Raises:
+        LaunchTimeout: they did not.
+    """
+    try:
+        yield
+    except (RendezvousError, DistError) as error:
+        if spec.num_nodes == 1:
+            raise
+        reason = str(error).partition("\n")[0].rstrip(". ") or type(error).__name__
+        raise LaunchTimeout(
+            f"{spec.num_nodes} machines were to meet at {point.endpoint}, and did not: {reason}. Start the "
+            "same command on each, with its own --machine-rank, and check that all reach this address"
+        ) from error
 
 
 class OneMachine(RendezvousHandler):

@@ -521,6 +521,21 @@ def test_an_interrupt_reaches_threads(rehearsal, tmp_path, interrupt_when):
     assert (tmp_path / "interrupted-1").exists()
 
 
+def test_B070_stopping_a_launch_that_hangs_leaves_no_process(rehearsal, tmp_path, interrupt_when):
+    """No exception reaches a thread that waits for a lock. A fixture sees to it that nobody is left."""
+    rehearsal(3)
+    interrupt_when("0", "1", "2")
+
+    def hang():
+        (tmp_path / str(_rank())).touch()
+        threading.Event().wait(100)
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        notebook_launcher(hang)
+    assert time.monotonic() - began < 30  # not what they would wait
+
+
 def test_a_time_limit_tells_where_each_thread_is(rehearsal):
     rehearsal(2)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -19,7 +21,9 @@ from nbaccel import Accelerator, LaunchTimeout, WorkerDied, WorkerError, noteboo
 from nbaccel.errors import LaunchError
 from nbaccel.launch import failures
 from nbaccel.launch.current import stop_session
-from nbaccel.launch.zygotes import zygote_client
+from nbaccel.launch.transport.channel import Channel
+from nbaccel.launch.zygotes import zygote_client, zygote_handle
+from nbaccel.launch.zygotes.zygote import Zygote
 
 # --- exceptions ---------------------------------------------------------------------------------
 
@@ -203,6 +207,47 @@ def test_a_kernel_without_streams(monkeypatch):
     assert notebook_launcher(lambda: 3) == 3
 
 
+def _refuse() -> int:
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def test_a_fork_that_the_system_refuses_is_told_and_leaves_nothing(monkeypatch):
+    notebook_launcher(os.getpid)  # what a first launch opens for good
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "fork", _refuse)
+    with pytest.raises(LaunchError, match=f"forked.*{os.strerror(errno.EAGAIN)}"):
+        notebook_launcher(os.getpid, num_processes=2, start_method="fork")
+    monkeypatch.undo()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert notebook_launcher(os.getpid, start_method="fork") > 0
+
+
+def test_a_fork_that_the_system_refuses_the_zygote_is_told_and_leaves_nothing(monkeypatch):
+    ours, end = Channel.pair()
+    theirs = Channel(end)
+    served = Zygote.__new__(Zygote)  # its handlers of signals are for a process of its own
+    served._control = theirs
+
+    def serve_once():
+        message, tickets = theirs.recv(10)
+        served._handle(message, [int(fd) for fd in tickets])
+
+    monkeypatch.setattr(os, "fork", _refuse)
+    reader, writer = os.pipe()
+    thread = threading.Thread(target=serve_once)
+    thread.start()
+    try:
+        with pytest.raises(LaunchError, match=f"forked: {os.strerror(errno.EAGAIN)}; use fewer processes"):
+            zygote_handle.Zygote(ours).fork("rank 0", (writer, writer, writer, writer))
+        os.close(writer)
+        assert os.read(reader, 1) == b""  # the zygote has closed its copies
+    finally:
+        thread.join()
+        os.close(reader)
+        ours.close()
+        theirs.close()
+
+
 def test_no_descriptors_left():
     code = (
         "import resource, os\n"
@@ -216,6 +261,12 @@ def test_no_descriptors_left():
         "    notebook_launcher(os.getpid, num_processes=6)\n"
         "except LaunchError as error:\n"
         "    print('told:', error)\n"
+        "for free in (0, 6, 12):\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (used + free, hard))\n"
+        "    try:\n"
+        "        notebook_launcher(os.getpid)\n"
+        "    except OSError as error:\n"
+        "        print('at once:', error.strerror)\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (used + 40, hard))\n"
         "print('then', notebook_launcher(os.getpid, num_processes=2) > 0)\n"
     )
@@ -229,6 +280,8 @@ def test_no_descriptors_left():
     )
     assert "told:" in done.stdout, done.stderr
     assert "Too many open files" in done.stdout
+    assert done.stdout.count("at once: too few file descriptors are left") == 3
+    assert "[c10d]" not in done.stderr  # the store never tried
     assert "then True" in done.stdout
 
 

@@ -7,7 +7,9 @@ the loopback interface when all ranks are on this machine, and handed to the sto
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import socket
 import sys
 from dataclasses import dataclass
@@ -17,6 +19,9 @@ from typing import Any
 from nbaccel.launch.system import process
 
 DEFAULT_MULTI_NODE_PORT = 29500
+
+DESCRIPTORS_NEEDED = 16
+"""That must be free. A store that finds none left tries again for half a minute, with a trace each time."""
 
 
 @dataclass
@@ -59,8 +64,10 @@ def open_rendezvous(address: str, port: int | None, *, num_nodes: int, node_rank
         node_rank: index of this one.
 
     Raises:
-        OSError: the port is in use, or may not be bound; the message names it.
+        OSError: the port is in use, or may not be bound; the message names it. Or this process may open
+            no further files.
     """
+    _check_descriptors()
     if num_nodes > 1 and not port:
         port = DEFAULT_MULTI_NODE_PORT
     if node_rank > 0:
@@ -88,6 +95,19 @@ def open_rendezvous(address: str, port: int | None, *, num_nodes: int, node_rank
     bound = listener.getsockname()[1]
     store = _serve_store(listener.detach(), bound)
     return Rendezvous(host or address, bound, store, loopback_only)
+
+
+def _check_descriptors() -> None:
+    with contextlib.ExitStack() as stack:
+        try:
+            for _ in range(DESCRIPTORS_NEEDED):
+                stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"too few file descriptors are left to this process, a launch needs {DESCRIPTORS_NEEDED} or "
+                "more: close files, restart the kernel, or raise the limit (ulimit -n)",
+            ) from None
 
 
 def _serve_store(listen_fd: int, port: int) -> Any:

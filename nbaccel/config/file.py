@@ -44,10 +44,19 @@ class ConfigFile:
 
 
 def default_path() -> Path:
-    """The file in the user's configuration folder; it need not exist."""
+    """The file in the user's configuration folder; it need not exist.
+
+    Raises:
+        ConfigError: there is no such folder, since this user has no home directory.
+    """
     import platformdirs
 
-    return platformdirs.user_config_path("nbaccel", appauthor=False) / FILE_NAME
+    try:
+        return platformdirs.user_config_path("nbaccel", appauthor=False) / FILE_NAME
+    except RuntimeError as error:  # of Path.home()
+        raise ConfigError(
+            f"no configuration folder: {error}; set HOME, or {FILE_VARIABLE} to the file that is meant"
+        ) from error
 
 
 def load(path: str | os.PathLike[str], *, strict: bool = False) -> ConfigFile:

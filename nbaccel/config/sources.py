@@ -18,6 +18,7 @@ from nbaccel.config import file as config_file
 from nbaccel.config.settings import PREFIX, SETTINGS, likely, setting
 from nbaccel.config.spec import active_spec
 from nbaccel.config.unsaid import said
+from nbaccel.errors import ConfigError
 
 AUTO: Final = "auto"
 """As ``file``: that of ``NBACCEL_CONFIG_FILE``, else the user's, if it is there."""
@@ -83,10 +84,6 @@ class Resolved:
         """Where the value of ``name`` came from."""
         return self.values[name].origin
 
-    def is_said(self, name: str) -> bool:
-        """Whether anybody said something about ``name``."""
-        return self.values[name].origin is not Origin.DEFAULT
-
     def prefer(self, name: str, value: object) -> Any:
         """``value`` if the caller wrote it, else the setting's."""
         return self[name] if said(value) is None else value
@@ -148,7 +145,10 @@ def config_path(environ: Mapping[str, str] | None = None) -> Path | None:
     named = (os.environ if environ is None else environ).get(config_file.FILE_VARIABLE, "").strip()
     if named:
         return Path(named).expanduser()
-    usual = config_file.default_path()
+    try:
+        usual = config_file.default_path()
+    except ConfigError:
+        return None  # a user without a home has no file
     return usual if usual.is_file() else None
 
 

@@ -238,7 +238,7 @@ def _variables(environ: Mapping[str, str]) -> list[Row]:
 
 
 def _is_secret(name: str) -> bool:
-    return any(word in name for word in ("TOKEN", "SECRET", "PASSWORD", "KEY"))
+    return any(word in name for word in ("TOKEN", "SECRET", "PASS", "KEY"))
 
 
 def _gib(size: int) -> str:

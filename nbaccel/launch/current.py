@@ -108,7 +108,8 @@ def stop_session(*, forget: bool = True) -> None:
 
 def _configured() -> tuple[object, ...]:
     settings = _settings(None, None, False, None)
-    return tuple(settings[name] for name in _DECIDING)
+    # With the origin: who configures what is the default says something too.
+    return tuple((settings[name], settings.origin(name)) for name in _DECIDING)
 
 
 def _before() -> LaunchSpec | None:

@@ -3,7 +3,7 @@
 In the worker :func:`pack` turns it into a message and, where it can be pickled, a payload with the
 exception and the frames of its traceback: the user's and those of libraries, not what this package has
 put in between. In the kernel :func:`revive` makes it an exception again whose traceback shows these
-frames, and :func:`root_cause` picks the one to raise.
+frames. Which one is raised is for :mod:`nbaccel.launch.supervision.supervision` to say.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import textwrap
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -151,11 +151,6 @@ def without_our_frames(tb: TracebackType | None) -> TracebackType | None:
 def hide_our_frames(error: BaseException) -> None:
     """Before it is raised on: show the caller's frames and the worker's, not the launcher's."""
     _set(error, "__traceback__", without_our_frames(error.__traceback__))
-
-
-def root_cause(failures: Sequence[messages.Failed]) -> messages.Failed:
-    """The first in time that isn't a mere consequence of another's end; else the first in time."""
-    return min(failures, key=lambda failed: (failed.consequence, failed.when))
 
 
 def summarise(others: Iterable[messages.Failed]) -> list[str]:

@@ -204,9 +204,13 @@ def _launch_once(
     router = Router(
         options.output, ranks, main_rank=first_rank, labels=options.labels(ranks), log_dir=spec.log_dir
     )
-    rendezvous = open_rendezvous(
-        options.master_addr, options.port, num_nodes=spec.num_nodes, node_rank=spec.node_rank
-    )
+    try:
+        rendezvous = open_rendezvous(
+            options.master_addr, options.port, num_nodes=spec.num_nodes, node_rank=spec.node_rank
+        )
+    except BaseException as error:
+        router.close(error)
+        raise
     wants_all = options.returns == "all"
     watch: ProgressWatch | None = None
     try:

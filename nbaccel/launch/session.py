@@ -288,10 +288,14 @@ class Session:
 
     def _start(self, spawner: spawners.Spawner) -> None:
         ranks = range(self.spec.num_processes)
-        router = Router("all", ranks, log_dir=self.spec.log_dir)
         xla.check_can_stay(self.spec)
         xla.check_free(self.spec, os.environ)
         rendezvous = open_rendezvous("127.0.0.1", None, num_nodes=1, node_rank=0)
+        try:
+            router = Router("all", ranks, log_dir=self.spec.log_dir)
+        except BaseException:
+            rendezvous.close()
+            raise
         group = WorkerGroup(router)
         try:
             notices.announce(f"{describe(self.spec)}; they stay for the next cells")
@@ -307,9 +311,10 @@ class Session:
             with group.listening_to(interrupts.fileno(), interrupts.clear):
                 self._renew_group(False)
             interrupts.raise_if_any()
-        except BaseException:
+        except BaseException as error:
             group.close()
             rendezvous.close()
+            router.close(error)
             self._group = self._router = self._rendezvous = None
             raise
         if not self.is_alive:

@@ -70,7 +70,9 @@ class AccelerateMagics(Magics):
         options = parse_line(line)
         ending = self._runner if self._runner is not None and self._runner.session.is_alive else None
         chosen = choose_session(options)
-        if ending is not None and chosen is not ending.session and (lost := ending.names_of_workers):
+        # Those that begin with an underscore are mostly IPython's own: values of earlier cells.
+        lost = [name for name in ending.names_of_workers if name[0] != "_"] if ending is not None else []
+        if lost and ending is not None and chosen is not ending.session:
             notices.announce(f"with its workers went {', '.join(lost)}: run the cells again that made them")
         self.runner(chosen).run(
             running_cell(self.shell, line, cell),

@@ -6,6 +6,7 @@ them after every batch.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -132,6 +133,8 @@ class AcceleratedOptimizer(Optimizer):
             return None
         self.steps_taken += 1
         if closure is None:
+            if self.steps_taken == 1:
+                self._tell_of_lacking_gradients()
             self.strategy.complete_gradients(parameters_of(self.optimizer))
             value = self.optimizer.step()
         else:
@@ -139,6 +142,16 @@ class AcceleratedOptimizer(Optimizer):
         self.strategy.step_taken()
         clock().advance()
         return value
+
+    def _tell_of_lacking_gradients(self) -> None:
+        parameters = list(parameters_of(self.optimizer))
+        if parameters and all(parameter.grad is None for parameter in parameters):
+            warnings.warn(
+                f"optimizer.step() does nothing: none of its {len(parameters)} parameters has a gradient; "
+                "they aren't those that backward() reached; make the optimizer anew from model.parameters() "
+                "of the prepared model, and prepare it",
+                stacklevel=3,
+            )
 
     def _completing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """``closure``, whose backward is followed by what other ranks have to add."""

@@ -55,19 +55,43 @@ def forget_windows() -> None:
 
 def align(communicator: Communicator) -> None:
     """Give every tracked object rank 0's state. Collective."""
-    from nbaccel.runtime.checkpoints.host import on_host
-
     found = _alive()
     if communicator.world_size > 1:
         keys = [_key(replicated) for replicated in found]
         for replicated in common_prefix(found, keys, communicator.all_gather_object):
-            # From the host, so that no rank rebuilds a tensor on rank 0's device.
-            own = on_host(replicated.state_dict()) if communicator.rank == 0 else None
-            state = communicator.broadcast_object(own, 0)
-            if communicator.rank != 0:
-                replicated.load_state_dict(state)
+            share(replicated, communicator)
     for replicated in found:
         replicated.forget_window()
+
+
+def share(replicated: Replicated, communicator: Communicator) -> None:
+    """Give it rank 0's state. Collective."""
+    from nbaccel.runtime.checkpoints.host import on_host
+
+    # From the host, so that no rank rebuilds a tensor on rank 0's device.
+    own = on_host(replicated.state_dict()) if communicator.rank == 0 else None
+    state = communicator.broadcast_object(own, 0)
+    if communicator.rank != 0:
+        replicated.load_state_dict(state)
+
+
+def equalise(replicated: Replicated, communicator: Communicator) -> None:
+    """Give it rank 0's state, unless it is the same on all ranks, as after loading a file. Collective."""
+    if len(set(communicator.all_gather_object(repr(_gist(replicated.state_dict()))))) > 1:
+        share(replicated, communicator)
+
+
+def _gist(state: Any) -> Any:
+    """Numbers that are the same for equal states, and hardly ever for others."""
+    import torch
+
+    if isinstance(state, torch.Tensor):
+        return tuple(state.shape), state.sum(dtype=torch.float64).item(), state.float().norm().item()
+    if isinstance(state, dict):
+        return [(key, _gist(value)) for key, value in state.items()]
+    if isinstance(state, (list, tuple)):
+        return [_gist(value) for value in state]
+    return state if isinstance(state, (int, float, str, bool, type(None))) else type(state).__name__
 
 
 def common_prefix(

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version as installed_version
-from importlib.util import find_spec
 from typing import Any
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
@@ -94,11 +93,6 @@ def is_torch_version(operation: str, version: str) -> bool:
     from packaging.version import Version
 
     return compare_versions(Version(installed_version("torch").partition("+")[0]), operation, version)
-
-
-def is_package_available(name: str) -> bool:
-    """Whether a package can be imported; it isn't."""
-    return find_spec(name) is not None
 
 
 def convert_bytes(size: float) -> str:

@@ -326,7 +326,10 @@ class FormView:
 
 def _below_home(path: Path) -> str:
     """``~/.config/...`` for what lies in the home directory; elsewhere the path as it is."""
-    home = Path.home()
+    try:
+        home = Path.home()
+    except RuntimeError:  # this user has none
+        return str(path)
     return f"~/{path.relative_to(home).as_posix()}" if path.is_relative_to(home) else str(path)
 
 

@@ -249,13 +249,13 @@ class WorkerGroup:
     def ask_progress(self, members: Iterable[Member]) -> None:
         """Ask some workers what they are at; the answers go to the watcher."""
         for member in members:
-            self._send(member, messages.AskProgress())
+            self._ask(member, messages.AskProgress())
 
     def ask_whereabouts(self) -> None:
         """Ask every worker what it does; the answers arrive in ``member.whereabouts``."""
         for member in self.running():
             member.whereabouts = None
-            self._send(member, messages.AskWhereabouts())
+            self._ask(member, messages.AskWhereabouts())
 
     def signal(self, signum: int, *, group: bool = False) -> None:
         """Signal every worker that runs."""
@@ -347,6 +347,14 @@ class WorkerGroup:
         except ChannelClosed:
             return  # its end shows on the exit status
 
+    def _ask(self, member: Member, question: object) -> None:
+        """Ask what is asked again and again, unless the last such question is still open: a worker that can't
+        answer, stopped or deep in C code, would get its socket filled up, and we would wait for it.
+        """
+        if type(question) not in member.unanswered:
+            member.unanswered.add(type(question))
+            self._send(member, question)
+
     def _read_stream(self, member: Member, is_err: bool) -> None:
         for _ in range(_READS_A_TURN):
             try:
@@ -378,6 +386,7 @@ class WorkerGroup:
         if isinstance(message, messages.Display):
             self._router.take_display(member.source, message)
         elif isinstance(message, messages.Progress):
+            member.unanswered.discard(messages.AskProgress)
             if self._watcher is not None:
                 self._watcher.take(member, message)
         else:

@@ -53,6 +53,8 @@ class Member:
     """Told with them: those it had taken before its task."""
     regrouped: messages.Regrouped | None = None
     """Last answer to :class:`~nbaccel.launch.transport.messages.Regroup`."""
+    unanswered: set[type] = field(default_factory=set)
+    """Kinds of questions that are asked again and again, and that it has yet to answer."""
     task_began: float = field(default_factory=time.monotonic)
     """``time.monotonic()`` of its last task."""
     has_exited: bool = False
@@ -130,6 +132,7 @@ class Member:
         elif isinstance(message, messages.Stacks):
             self.stacks = name_cells(message.text)
         elif isinstance(message, messages.Here):
+            self.unanswered.discard(messages.AskWhereabouts)
             self.whereabouts = message.whereabouts
         elif isinstance(message, messages.Steps):
             self.steps = message.count

@@ -158,8 +158,8 @@ class _Forked:
 
 
 class Shared:
-    """The process of a rank that is a thread of another rank's worker, whose process it is to signal and to "
-    "end.
+    """The process of a rank that is a thread of another rank's worker, whose process it is to signal and to
+    end.
     """
 
     def __init__(self, process: WorkerProcess) -> None:

@@ -115,12 +115,14 @@ class RelayedSource:
             return data
 
     def settle(self) -> None:
+        with self._change:
+            # Before the mark is written: with a full queue and a full pipe there is no room for it else.
+            self._settling = True
+            self._change.notify_all()
         if self._write_fd >= 0:
             self._sent += 1
             os.write(self._write_fd, marks.encode(self._secret, _SYNC, self._sent))
         with self._change:
-            self._settling = True
-            self._change.notify_all()
             # At the end of a worker whose descendant has escaped with the pipe, the end doesn't come.
             self._change.wait_for(self._is_settled, _SETTLE_SECONDS)
             self._settling = False

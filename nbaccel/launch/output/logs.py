@@ -6,10 +6,16 @@ what is there. Must not raise once a launch runs: a full disk costs the log, not
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
+
+
+def _private(path: str, flags: int) -> int:
+    # Output may hold what nobody else should read; and a link that another user has put there isn't followed.
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 class RankLogs:
@@ -25,9 +31,9 @@ class RankLogs:
         self._trouble: OSError | None = None
         path = Path(folder).expanduser()
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
             for rank in ranks:
-                self._files[rank] = (path / f"rank-{rank}.log").open("ab", buffering=0)
+                self._files[rank] = open(path / f"rank-{rank}.log", "ab", buffering=0, opener=_private)  # noqa: SIM115
         except OSError as error:
             self.close()
             raise OSError(

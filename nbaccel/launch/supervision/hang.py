@@ -1,7 +1,7 @@
 """Notices ranks that wait for each other for ever, and says once who waits where.
 
 It must not cry wolf: a rank that downloads, evaluates or loads data while the others wait in a
-collective is no hang. So it speaks only when, in two looks in a row, every rank has either finished
+collective is no hang. So it speaks only when, in three looks in a row, every rank has either finished
 or sits in an operation that waits for peers without using the processor, and not all at the same
 place.
 """

@@ -124,8 +124,8 @@ class Setup:
 
 @dataclass(frozen=True)
 class Host:
-    """Take on a further rank, in a thread of its own. Descriptors beside it: its channel, stdout and "
-    "stderr.
+    """Take on a further rank, in a thread of its own. Descriptors beside it: its channel, stdout and
+    stderr.
     """
 
     setup: Setup

@@ -350,34 +350,34 @@ class Worker:
     # --- service thread -----------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while True:
-            try:
-                message, tickets = self._channel.recv()
-            except ChannelClosed:
-                self._abandon()
-            if isinstance(message, messages.Interrupt):
-                process.interrupt_main_thread()
-            elif isinstance(message, messages.AskStacks):
-                self._channel.send(
-                    messages.Stacks(stacks.describe(skip=threading.get_ident(), of=self._thread))
-                )
-            elif isinstance(message, messages.AskWhereabouts):
-                self._channel.send(messages.Here(whereabouts.look(self._thread)))
-            elif isinstance(message, messages.AskSteps):
-                self._channel.send(messages.Steps(self._clock.count, self._steps_before))
-            elif isinstance(message, messages.WatchProgress):
-                self._is_watched = True
-                self._gauges.begin()
-            elif isinstance(message, messages.AskProgress):
-                self._channel.send(messages.Progress(self._gauges.look(), whereabouts.look(self._thread)))
-            elif isinstance(message, messages.StopAtStep):
-                self._clock.go_on() if message.count is None else self._clock.stop_at(message.count)
-            elif isinstance(message, messages.Sever):
-                connections.sever(message.connections)
-            else:
-                if isinstance(message, messages.Run):
-                    self._steps_before = self._clock.count
-                self._inbox.put((message, tickets))
+        try:
+            while True:
+                self._attend(*self._channel.recv())
+        except ChannelClosed:  # also while we answer
+            self._abandon()
+
+    def _attend(self, message: object, tickets: list[Ticket]) -> None:
+        if isinstance(message, messages.Interrupt):
+            process.interrupt_main_thread()
+        elif isinstance(message, messages.AskStacks):
+            self._channel.send(messages.Stacks(stacks.describe(skip=threading.get_ident(), of=self._thread)))
+        elif isinstance(message, messages.AskWhereabouts):
+            self._channel.send(messages.Here(whereabouts.look(self._thread)))
+        elif isinstance(message, messages.AskSteps):
+            self._channel.send(messages.Steps(self._clock.count, self._steps_before))
+        elif isinstance(message, messages.WatchProgress):
+            self._is_watched = True
+            self._gauges.begin()
+        elif isinstance(message, messages.AskProgress):
+            self._channel.send(messages.Progress(self._gauges.look(), whereabouts.look(self._thread)))
+        elif isinstance(message, messages.StopAtStep):
+            self._clock.go_on() if message.count is None else self._clock.stop_at(message.count)
+        elif isinstance(message, messages.Sever):
+            connections.sever(message.connections)
+        else:
+            if isinstance(message, messages.Run):
+                self._steps_before = self._clock.count
+            self._inbox.put((message, tickets))
 
 
 def _user_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -153,7 +153,12 @@ class Zygote:
     def fork_zygote(self, request: messages.ForkZygote, control_fd: int) -> None:
         """A child zygote with further modules; it reports on its own control channel."""
         parent = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            # The kernel sees the end of the channel, and does without; our workers know nothing of it.
+            os.close(control_fd)
+            return
         if pid:
             os.close(control_fd)
             self._zygotes.add(pid)
@@ -353,7 +358,7 @@ def _open_pidfd(pid: int) -> int | None:
 
 
 def bootstrap() -> NoReturn:
-    """Read our arguments from the command line; ``launch.spawners`` writes them."""
+    """Read our arguments from the command line; the kernel has written them."""
     control_fd, child_control_fd, kernel_pid = (int(word) for word in sys.argv[1:4])
     main(control_fd, child_control_fd, kernel_pid, sys.argv[4:])
 

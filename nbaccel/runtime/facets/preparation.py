@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from nbaccel.runtime import recovery
 from nbaccel.runtime.data.prepare import prepare_data_loader, skip_first_batches
 from nbaccel.runtime.facets.core import AcceleratorParts
 from nbaccel.runtime.modules import extract_model_from_parallel, is_compiled_module, move_module
@@ -115,6 +116,9 @@ class PreparationFacet(AcceleratorParts):
         if self._loss_scaler is not None:
             self._loss_scaler.register(inner)
         self._optimizers.append(prepared)
+        if inner.state and self._runtime.environment.world_size > 1:
+            # It has stepped before, on each rank by itself perhaps: the model gets rank 0's parameters too.
+            recovery.equalise(prepared, self._runtime.communicator)
         return prepared
 
     def prepare_scheduler(self, scheduler: Any) -> AcceleratedScheduler:

@@ -18,7 +18,8 @@ from nbaccel import config
 from nbaccel.launch import devices, notices
 from nbaccel.launch.current import session, stop_session
 from nbaccel.launch.session import Session
-from nbaccel.launch.zygotes import zygote_client
+from nbaccel.launch.system import process
+from nbaccel.launch.zygotes import prewarm, zygote_client
 from nbaccel.launch.zygotes.zygote import SHELL_MODULES
 from nbaccel.magics import commands, hints
 from nbaccel.magics import help as help_texts
@@ -128,7 +129,7 @@ def start(shell: Any) -> None:
     shell.set_hook("complete_command", complete, str_key="%%accelerate")
     shell.set_hook("complete_command", complete, str_key="%accelerate")
     shell.events.register("post_run_cell", hints.hint_of_workers)
-    if os.environ.get("NBACCEL_PREWARM") != "0":
+    if os.environ.get(prewarm.SWITCH) != "0" and process.forks_safely():
         zygote_client.start_zygote(SHELL_MODULES)
 
 

@@ -201,7 +201,9 @@ def _own_signals() -> Iterator[None]:
         yield
         return
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    handlers |= {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGQUIT)}
+    for name in ("SIGHUP", "SIGQUIT"):
+        if (number := getattr(signal, name, None)) is not None:  # not on Windows
+            handlers[number] = signal.getsignal(number)
     try:
         yield
     finally:

@@ -25,11 +25,15 @@ def likely(word: str, choices: Iterable[str], *, cutoff: float = CLOSE) -> str |
     return close[0] if close else None
 
 
-def known_arguments(elsewhere: Mapping[str, str] | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def known_arguments(
+    elsewhere: Mapping[str, str] | None = None, otherwise: str = ""
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a function so that a keyword argument that it hasn't is answered with what to write.
 
     Args:
         elsewhere: names that belong to another place, with how it is written there.
+        otherwise: the remedy for a name that is like none of the function's; ``{name}`` stands for it. By
+            default all of its arguments are listed.
 
     The decorated function keeps its signature. It raises a ``TypeError`` that names the argument, the
     function and the remedy.
@@ -48,7 +52,7 @@ def known_arguments(elsewhere: Mapping[str, str] | None = None) -> Callable[[Cal
             __tracebackhide__ = True
             if not known.issuperset(kwargs):
                 wrong = next(name for name in kwargs if name not in known)
-                remedy = (elsewhere or {}).get(wrong) or _instead(wrong, names)
+                remedy = (elsewhere or {}).get(wrong) or _instead(wrong, names, otherwise)
                 raise TypeError(f"{shown}() has no argument {wrong!r}; {remedy}")
             try:
                 return function(*args, **kwargs)
@@ -73,7 +77,9 @@ def known_fields(**elsewhere: str) -> Callable[[C], C]:
     return decorate
 
 
-def _instead(wrong: str, names: list[str]) -> str:
+def _instead(wrong: str, names: list[str], otherwise: str) -> str:
     public = [name for name in names if name != "self" and not name.startswith("_")]
     near = likely(wrong.lower(), public)
-    return f"did you mean {near!r}?" if near else f"it has {', '.join(public)}"
+    if near:
+        return f"did you mean {near!r}?"
+    return otherwise.format(name=wrong) if otherwise else f"it has {', '.join(public)}"

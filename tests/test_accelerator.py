@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import nbaccel
 from nbaccel.accelerator import Accelerator
 from nbaccel.launchers import debug_launcher, notebook_launcher
 from nbaccel.magics.options import OptionError, parse_line
@@ -193,6 +194,8 @@ def test_B115_accumulation_is_configured_only_where_the_script_says_nothing(
         (Accelerator, "gradient_accumulation_step", "did you mean 'gradient_accumulation_steps'?"),
         (notebook_launcher, "num_process", "did you mean 'num_processes'?"),
         (notebook_launcher, "nprocs", "write num_processes=..."),
+        (notebook_launcher, "epochs", "kwargs={'epochs': ...}"),
+        (nbaccel.session, "num_procs", "did you mean 'num_processes'?"),
         (debug_launcher, "num_proceses", "did you mean 'num_processes'?"),
         (DataLoaderConfiguration, "even_batch", "did you mean 'even_batches'?"),
         (GradientAccumulationPlugin, "n_steps", "did you mean 'num_steps'?"),

@@ -11,6 +11,7 @@ from nbaccel.launch import notices
 from nbaccel.launch.request.resolve import describe, settings_of, spec_of
 from nbaccel.launch.session import Session
 from nbaccel.launch.supervision.supervision import import_torch
+from nbaccel.spelling import known_arguments
 
 _current: Session | None = None
 _last: tuple[Session, tuple[object, ...]] | None = None
@@ -25,6 +26,7 @@ def current_session() -> Session | None:
     return _current if _owner == os.getpid() else None
 
 
+@known_arguments()
 def session(
     num_processes: int | None = None,
     *,

@@ -40,8 +40,11 @@ ELSEWHERE = {
 }
 """Arguments as other launchers call them, and what to write here."""
 
+OF_THE_FUNCTION = "what the function itself takes goes into args=(...,) or kwargs={{'{name}': ...}}"
+"""For any other name, which is most often one of the function's."""
 
-@known_arguments(ELSEWHERE)
+
+@known_arguments(ELSEWHERE, OF_THE_FUNCTION)
 def notebook_launcher(
     function: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -177,7 +180,7 @@ def notebook_launcher(
         raise
 
 
-@known_arguments(ELSEWHERE)
+@known_arguments(ELSEWHERE, OF_THE_FUNCTION)
 def debug_launcher(function: Callable[..., Any], args: Sequence[Any] = (), num_processes: int = 2) -> Any:
     """:func:`notebook_launcher` on the CPU, for trying things out.
 

@@ -92,6 +92,7 @@ BAD = [
         r"mixed_precision='fp61' is not known; choose one of no, fp16, bf16, fp8",
     ),
     ({"mixed_precision": 16}, ValueError, r"mixed_precision=16 is not known"),
+    ({"devices": "cpu"}, ValueError, r"devices='cpu' names no accelerators; for the CPU write cpu=True"),
     ({"use_port": "http"}, ValueError, r"use_port='http' is not a port number, 1 to 65535; leave it out"),
     ({"use_port": 65536}, ValueError, r"use_port=65536 is not a port"),
     ({"use_port": -1}, ValueError, r"use_port=-1 is not a port"),

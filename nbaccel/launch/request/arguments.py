@@ -109,6 +109,8 @@ def check_devices(devices: object) -> tuple[int, ...] | str | None:
     if devices is None:
         return None
     if isinstance(devices, str):
+        if devices.lower() == "cpu":
+            raise ValueError(f"devices={devices!r} names no accelerators; for the CPU write cpu=True")
         if devices != IDLE:
             raise ValueError(
                 f"devices={devices!r} is not known; write {IDLE!r}, or a list of numbers, e.g. devices=[0, 2]"

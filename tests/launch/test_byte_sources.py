@@ -117,3 +117,19 @@ def test_text_that_looks_like_the_start_of_a_mark_arrives(pipe):
     source.writer_has_ended()
     source.settle()
     assert _read_all(source) == b"a\0b\0"
+
+
+def test_settling_with_a_full_pipe_and_a_full_queue_finds_room(pipe):
+    source, fd = pipe
+    os.set_blocking(fd, False)
+    written = 0
+    while select.select([], [fd], [], 0.5)[1]:  # until nobody takes any more
+        written += os.write(fd, b"x" * 4096)
+    os.set_blocking(fd, True)  # of the description that the source shares
+    source.settle()
+    found = len(_read_all(source))
+    if isinstance(source, PipeSource):
+        while piece := len(_read_all(source)):
+            found += piece
+    assert found == written
+    os.close(fd)

@@ -110,8 +110,12 @@ def stop_session(*, forget: bool = True) -> None:
 
 def _configured() -> tuple[object, ...]:
     settings = _settings(None, None, False, None)
+    try:
+        kind = spec_of(settings).device_type  # what the machine decides, a TPU that has come into use say
+    except (ValueError, RuntimeError):
+        kind = ""  # impossible by itself; what was asked for overruled it
     # With the origin: who configures what is the default says something too.
-    return tuple((settings[name], settings.origin(name)) for name in _DECIDING)
+    return (kind, *((settings[name], settings.origin(name)) for name in _DECIDING))
 
 
 def _before() -> LaunchSpec | None:

@@ -294,12 +294,13 @@ def _mapping_differences(kind: str, before: dict[str, str], after: dict[str, str
 
 def _is_of_torch(entry: os.DirEntry[str]) -> bool:
     """Whether this is the directory that torch up to 2.9 makes as it is imported, and leaves in the end where
-    the process, say a kernel, was killed. It is put on ``sys.path``, and empty.
+    the process, say a kernel, was killed. It is put on ``sys.path``, and holds one generated module.
     """
     return (
         re.fullmatch(r"tmp\w{8}", entry.name) is not None
         and entry.is_dir()
-        and not any(os.scandir(entry.path))
+        and {file.name for file in os.scandir(entry.path)}
+        <= {"_remote_module_non_scriptable.py", "__pycache__"}
     )
 
 
